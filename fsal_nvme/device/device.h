@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * The device layer: asynchronous block I/O, clock and randomness.
+ *
+ * What it promises to the pool above it:
+ *  - One engine (struct engine) is the whole outside world: devices, time, randomness. Two exist:
+ *    io_uring on block devices and plain files (uring.c), and a simulated one (sim.c, sim.h) in
+ *    which all of it comes from a seed and the power can be cut at any request.
+ *  - io_submit() never fails and never calls back from inside itself: each request's done() runs
+ *    exactly once, later, on an engine thread (io_uring) or inside event_wait()/engine_poll()
+ *    (simulated). done() must not block; it may submit more requests.
+ *  - A write is durable after a flush of the same device that was submitted after the write's
+ *    done(), or at its own done() when it carries IO_FUA. Nothing else is promised about order.
+ *  - Offsets and lengths are multiples of BLOCK_SIZE, memory is aligned to it.
+ *
+ * Errors are negative errno values throughout. A short transfer is -EIO, a device that is gone is
+ * -ENODEV, and everything after a simulated power cut is -ESHUTDOWN.
+ */
+#ifndef MILLRACE_DEVICE_H
+#define MILLRACE_DEVICE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include "common/error.h"
+
+#define BLOCK_SIZE 4096u
+
+struct engine;
+struct device;
+
+enum io_op { IO_READ, IO_WRITE, IO_FLUSH };
+
+enum {
+	IO_FUA = 1 << 0, /* a write that is durable when it is done */
+};
+
+/*
+ * One request. The caller owns it, its iovec array and its memory, and leaves all three alone from
+ * io_submit() until done() is called; done() may free or reuse it.
+ */
+struct io {
+	enum io_op op;
+	unsigned flags;
+	struct device *device;
+	uint64_t offset; /* bytes */
+	struct iovec *iov; /* IOV_MAX at most; unused for IO_FLUSH; `one` serves a single buffer */
+	unsigned iov_count;
+	struct iovec one;
+	int result; /* valid in done(): 0 or a negative errno */
+	void (*done)(struct io *io);
+	void *data; /* the caller's */
+	struct io *next; /* the engine's, while submitted */
+	uint64_t engine_data; /* the engine's, while submitted */
+};
+
+/* Fills a request with one buffer. */
+void io_prepare(struct io *io, enum io_op op, struct device *device, uint64_t offset, void *buffer,
+	size_t length);
+
+/* Submits `count` requests, for any mix of devices, in one go. From any thread. */
+void io_submit(struct engine *engine, struct io **ios, unsigned count);
+
+/* One request, submitted and waited for. Not from done(). */
+int io_run(struct engine *engine, struct io *io);
+
+/* --- devices ------------------------------------------------------------------------------ */
+
+struct device_info {
+	char path[256];
+	uint64_t size; /* bytes, rounded down to BLOCK_SIZE */
+	bool rotational;
+	bool volatile_cache; /* flushes are needed; always true for plain files */
+	bool plain_file;
+};
+
+enum { DEVICE_READ_ONLY = 1 << 0, DEVICE_EXCLUSIVE = 1 << 1 /* O_EXCL on block devices */ };
+
+/* Opens a block device or plain file (never creates one). `error` names the path. */
+int device_open(struct engine *engine, const char *path, unsigned flags, struct device **device,
+	struct error *error);
+/* All its requests must be done. NULL is allowed. */
+void device_close(struct device *device);
+const struct device_info *device_info(const struct device *device);
+/*
+ * Whether the device is still there: a block device that answers with its size, a plain file whose
+ * path still names the file that was opened, at no less than its size. Blocks for a system call.
+ */
+bool device_present(struct device *device);
+
+/* --- engine -------------------------------------------------------------------------------- */
+
+struct engine_options {
+	unsigned queue_depth; /* requests in the kernel per ring; more wait in a list; 0: 256 */
+	unsigned rings; /* each with a thread that calls done(); 0: min(4, processors) */
+	size_t buffer_memory; /* bytes of registered memory for buffer_alloc(); 0: 64 MiB */
+};
+
+int uring_engine_create(
+	const struct engine_options *options, struct engine **engine, struct error *error);
+/* All devices must be closed. */
+void engine_destroy(struct engine *engine);
+
+/* Bytes and requests since creation; for statistics and tests. */
+struct engine_counters {
+	uint64_t reads, read_bytes, writes, write_bytes, flushes, errors;
+};
+void engine_counters(struct engine *engine, struct engine_counters *counters);
+
+/*
+ * Memory for I/O: aligned to BLOCK_SIZE, from the registered region while that has room and from
+ * the heap beyond it; NULL when there is none. Not zeroed. From any thread.
+ */
+void *buffer_alloc(struct engine *engine, size_t length);
+void buffer_free(struct engine *engine, void *buffer, size_t length);
+
+uint64_t engine_clock(struct engine *engine); /* monotonic, nanoseconds */
+uint64_t engine_time(struct engine *engine); /* since 1970, nanoseconds */
+void engine_random(struct engine *engine, void *buffer, size_t length);
+/* Simulated: advances the clock, running completions that fall due. */
+void engine_sleep(struct engine *engine, uint64_t nanoseconds);
+/* Runs completions that are due, if they need the caller's thread (simulated only). */
+void engine_poll(struct engine *engine);
+/* True where nothing happens unless the caller's thread makes it happen: no threads may be used. */
+bool engine_is_simulated(struct engine *engine);
+
+/*
+ * Waiting: an event is signalled once by whoever finishes the work, and waited for by one thread.
+ * Waiting is what runs a simulated world, so all blocking below export/ goes through it.
+ */
+struct event {
+	struct engine *engine;
+	_Atomic int state; /* 0 pending, 1 signalled, 2 pending and slept on */
+	int result;
+};
+void event_init(struct event *event, struct engine *engine);
+void event_signal(struct event *event, int result);
+/* Returns the result that was signalled; in a simulated world that stands still: -EDEADLK. */
+int event_wait(struct event *event);
+
+#endif

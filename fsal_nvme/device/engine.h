@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * What the two engines have in common, for this directory alone: the table of callbacks that an
+ * engine fills in. engine.c is the one caller of each of them, and checks before it calls.
+ */
+#ifndef MILLRACE_ENGINE_H
+#define MILLRACE_ENGINE_H
+
+#include "device/device.h"
+
+struct engine_ops {
+	void (*destroy)(struct engine *engine);
+	void (*submit)(struct engine *engine, struct io **ios, unsigned count); /* any thread */
+	int (*open)(struct engine *engine, const char *path, unsigned flags, struct device **device,
+		struct error *error);
+	void (*close)(struct device *device);
+	bool (*present)(struct device *device);
+	void (*counters)(struct engine *engine, struct engine_counters *counters);
+	void *(*alloc)(struct engine *engine, size_t length); /* length: whole blocks */
+	void (*free)(struct engine *engine, void *buffer, size_t length);
+	uint64_t (*clock)(struct engine *engine);
+	uint64_t (*time)(struct engine *engine);
+	void (*random)(struct engine *engine, void *buffer, size_t length);
+	void (*sleep)(struct engine *engine, uint64_t nanoseconds);
+	/* The rest is for an engine without threads and NULL in one with them. */
+	void (*poll)(struct engine *engine);
+	bool (*step)(struct engine *engine); /* completes one request; false: none there */
+};
+
+/* First member of the engine's own struct. */
+struct engine {
+	const struct engine_ops *ops;
+};
+
+/* First member of the engine's own struct for an open device. */
+struct device {
+	struct engine *engine;
+	unsigned flags;
+	struct device_info info;
+};
+
+/* The bytes that a request moves; 0 for a flush. */
+uint64_t io_length(const struct io *io);
+/* Whether the request lies within its device. */
+bool io_in_range(const struct io *io);
+/* Adds one finished request. */
+void counters_add(struct engine_counters *counters, const struct io *io, uint64_t length);
+
+static inline size_t whole_blocks(size_t length)
+{
+	return (length + BLOCK_SIZE - 1) & ~(size_t)(BLOCK_SIZE - 1);
+}
+
+#endif

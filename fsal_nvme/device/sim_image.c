@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * Saving and restoring a world. Each block carries the number of its last change, drawn from a
+ * counter that only grows: the same number on both sides means the same bytes, so either direction
+ * copies the blocks whose numbers differ, and their numbers with them.
+ */
+#include "device/sim_world.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct disk_image {
+	struct sim_disk *disk;
+	uint8_t *medium;
+	uint64_t *changed;
+	struct write_list cache;
+	struct sim_disk_state state;
+};
+
+struct sim_image {
+	struct sim_world *world;
+	struct sim_chance now;
+	bool power_off;
+	struct write_list late;
+	unsigned count;
+	struct disk_image disks[];
+};
+
+void sim_image_free(struct sim_image *image)
+{
+	if (!image)
+		return;
+	for (unsigned i = 0; i < image->count; i++) {
+		list_free(&image->disks[i].cache);
+		free(image->disks[i].medium);
+		free(image->disks[i].changed);
+	}
+	list_free(&image->late);
+	free(image);
+}
+
+static bool disk_image_init(struct disk_image *image, struct sim_disk *disk)
+{
+	image->disk = disk;
+	image->medium = calloc(1, disk->size);
+	image->changed = calloc(disk->size / BLOCK_SIZE, sizeof(*image->changed));
+	return image->medium && image->changed;
+}
+
+static struct sim_image *image_new(struct sim_world *world)
+{
+	struct sim_image *image;
+	unsigned count = 0;
+
+	for (struct sim_disk *disk = world->disks; disk; disk = disk->next)
+		count++;
+	image = calloc(1, sizeof(*image) + count * sizeof(image->disks[0]));
+	if (!image)
+		return NULL;
+	image->world = world;
+	for (struct sim_disk *disk = world->disks; disk; disk = disk->next) {
+		if (!disk_image_init(&image->disks[image->count++], disk)) {
+			sim_image_free(image);
+			return NULL;
+		}
+	}
+	return image;
+}
+
+static void copy_changed(uint8_t *to, uint64_t *to_changed, const uint8_t *from,
+	const uint64_t *from_changed, uint64_t size)
+{
+	for (uint64_t b = 0; b < size / BLOCK_SIZE; b++) {
+		if (to_changed[b] == from_changed[b])
+			continue;
+		memcpy(to + b * BLOCK_SIZE, from + b * BLOCK_SIZE, BLOCK_SIZE);
+		to_changed[b] = from_changed[b];
+	}
+}
+
+int sim_save(struct sim_world *world, struct sim_image **image)
+{
+	struct sim_image *i = *image ? *image : image_new(world);
+	int result;
+
+	assert(world->outstanding == 0 && (!i || i->world == world));
+	*image = i;
+	if (!i)
+		return -ENOMEM;
+	i->now = world->now;
+	i->power_off = world->power_off;
+	result = list_copy(&i->late, &world->late);
+	for (unsigned n = 0; n < i->count && !result; n++) {
+		struct disk_image *to = &i->disks[n];
+		const struct sim_disk *from = to->disk;
+
+		copy_changed(to->medium, to->changed, from->medium, from->changed, from->size);
+		to->state = from->state;
+		result = list_copy(&to->cache, &from->cache);
+	}
+	return result;
+}
+
+static void host_reset(struct sim_host *host)
+{
+	host->cut_off = false;
+	host->paused = false;
+	host->hold_late = false;
+	host->orders = (struct sim_orders){0};
+	host->generation = ++host->world->generations;
+}
+
+int sim_restore(struct sim_world *world, const struct sim_image *image)
+{
+	int result;
+
+	assert(world->outstanding == 0 && image->world == world);
+	world->power_off = image->power_off;
+	world->now = image->now;
+	for (struct sim_host *host = world->hosts; host; host = host->next)
+		host_reset(host);
+	result = list_copy(&world->late, &image->late);
+	for (unsigned n = 0; n < image->count && !result; n++) {
+		const struct disk_image *from = &image->disks[n];
+		struct sim_disk *to = from->disk;
+
+		copy_changed(to->medium, to->changed, from->medium, from->changed, to->size);
+		to->state = from->state;
+		result = list_copy(&to->cache, &from->cache);
+	}
+	return result;
+}

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * The insides of the simulated world, shared by sim.c (hosts, the queue, what a request does),
+ * sim_power.c (cuts and what survives them, late writes), sim_fault.c and sim_image.c. One thread.
+ *
+ * A disk is its durable bytes and a list of writes that are done but not durable, oldest first:
+ * reads lay the list over the bytes, a flush moves the front of it into them. At a power cut the
+ * writes in flight join the list, and sim_power_on() decides about each entry. Time orders all: the
+ * clock moves forward with each completion before it is stamped, so that "done before the flush was
+ * submitted" is a comparison.
+ */
+#ifndef MILLRACE_SIM_WORLD_H
+#define MILLRACE_SIM_WORLD_H
+
+#include "device/engine.h"
+#include "device/sim.h"
+
+#define SECTOR_SIZE 512u
+
+/* A write's bytes; never changed, shared between lists and images. */
+struct sim_write {
+	unsigned references;
+	unsigned host; /* its id */
+	struct sim_disk *disk;
+	uint64_t done_at; /* clock; UINT64_MAX: never done */
+	uint64_t offset, length;
+	uint8_t bytes[];
+};
+
+struct write_list {
+	struct sim_write **at;
+	unsigned count, room;
+};
+
+struct sim_disk_state {
+	bool dead;
+	uint64_t killed_at;
+	int write_error, read_error;
+	uint64_t delay; /* nanoseconds a request */
+	bool volatile_cache;
+};
+
+struct sim_disk {
+	struct sim_disk *next;
+	char name[64];
+	uint64_t size;
+	uint8_t *medium;
+	uint64_t *changed; /* of each block: number of its last change in the world; 0: never */
+	struct write_list cache;
+	struct sim_disk_state state;
+};
+
+/* Counting down to an event; 0: not ordered. */
+struct sim_orders {
+	uint64_t cut_power, cut_host, fail, lose, misdirect;
+	int fail_error;
+	uint64_t misdirect_offset;
+	bool failed;
+};
+
+struct sim_handle;
+
+struct sim_host {
+	struct engine engine;
+	struct sim_host *next;
+	struct sim_world *world;
+	struct sim_handle *handles;
+	unsigned id;
+	bool cut_off, paused;
+	bool hold_late, hold_unflushed;
+	uint64_t generation; /* of handles; older ones are dead */
+	uint64_t writes_and_flushes;
+	struct sim_orders orders;
+	struct engine_counters counters;
+};
+
+struct sim_handle {
+	struct device device;
+	struct sim_handle *next;
+	struct sim_disk *disk;
+	uint64_t generation;
+};
+
+/* The part of a world that is plain numbers and goes into an image as it is. */
+struct sim_chance {
+	uint64_t clock;
+	uint64_t chance; /* state of what the world draws: order, survivors */
+	uint64_t random; /* state of engine_random() */
+};
+
+struct sim_world {
+	bool reorder;
+	bool power_off;
+	bool running; /* inside a done() */
+	struct sim_chance now;
+	uint64_t changes, generations;
+	unsigned hosts_made;
+	struct sim_host *hosts;
+	struct sim_disk *disks;
+	struct io *first, **last; /* outstanding; io->engine_data is the time of submission */
+	unsigned outstanding;
+	struct write_list late;
+};
+
+/* --- sim.c -------------------------------------------------------------------------------- */
+struct sim_disk *sim_find(struct sim_world *world, const char *name); /* NULL: none */
+struct sim_disk *sim_disk(struct sim_world *world, const char *name); /* must be there */
+struct sim_host *sim_host(struct engine *engine);
+struct sim_host *sim_io_host(const struct io *io);
+struct sim_disk *sim_io_disk(const struct io *io);
+bool sim_io_stale(const struct io *io);
+uint64_t sim_draw(struct sim_world *world, uint64_t below); /* 0 ... below - 1 */
+/* Into the medium, and counted as a change. */
+void sim_store(struct sim_world *world, struct sim_disk *disk, uint64_t offset, const void *bytes,
+	uint64_t length);
+/*
+ * Takes a range out of the cache: what a durable write replaces must not come back. 0 or -ENOMEM
+ * (nothing changed).
+ */
+int sim_trim_cache(struct sim_disk *disk, uint64_t offset, uint64_t length);
+
+/* --- sim_power.c -------------------------------------------------------------------------- */
+enum sim_fate { FATE_SURVIVES, FATE_VANISHES, FATE_TEARS };
+enum sim_fate sim_draw_fate(struct sim_world *world);
+void sim_apply(struct sim_world *world, const struct sim_write *write, enum sim_fate fate);
+/* Keeps the write of a host that is cut off, if it is one. */
+void sim_keep_late(struct sim_world *world, const struct io *io);
+
+struct sim_write *write_new(uint64_t length); /* NULL: no memory */
+struct sim_write *write_from_io(const struct io *io); /* NULL: no memory */
+void write_release(struct sim_write *write);
+/* Takes over the reference, also when it fails; a NULL write fails. 0 or -ENOMEM. */
+int list_push(struct write_list *list, struct sim_write *write);
+/* Takes out and releases the first `count`. */
+void list_drop(struct write_list *list, unsigned count);
+void list_free(struct write_list *list);
+/* `to` becomes a list of the same writes. 0 or -ENOMEM. */
+int list_copy(struct write_list *to, const struct write_list *from);
+
+#endif
