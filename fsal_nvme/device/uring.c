@@ -20,10 +20,38 @@ static struct uring_engine *uring(struct engine *engine)
 	return (struct uring_engine *)engine;
 }
 
+/* Submits the requests of the first one's ring, in their order; returns the others. */
+static struct io *submit_ring(struct io *chain)
+{
+	struct ring *ring = ((struct uring_device *)chain->device)->ring;
+	struct io *mine = NULL, *others = NULL, **mine_last = &mine, **others_last = &others;
+
+	for (struct io *io = chain; io; io = io->next) {
+		struct io ***last = ((struct uring_device *)io->device)->ring == ring
+					    ? &mine_last
+					    : &others_last;
+
+		**last = io;
+		*last = &io->next;
+	}
+	*mine_last = NULL;
+	*others_last = NULL;
+	ring_submit(ring, mine);
+	return others;
+}
+
 static void uring_submit(struct engine *engine, struct io **ios, unsigned count)
 {
-	for (unsigned i = 0; i < uring(engine)->ring_count; i++)
-		ring_submit(&uring(engine)->rings[i], ios, count);
+	struct io *chain = NULL;
+
+	/* A request may be done, and its memory gone, as soon as its ring has it: all are looked at
+	 * before the first is given away. */
+	for (unsigned i = count; i-- > 0;) {
+		ios[i]->next = chain;
+		chain = ios[i];
+	}
+	while (chain)
+		chain = submit_ring(chain);
 }
 
 static void add_counters(struct engine_counters *sum, struct ring *ring)

@@ -70,7 +70,7 @@ struct uring_device {
 int ring_init(struct ring *ring, struct uring_engine *engine, unsigned depth, struct error *error);
 void ring_destroy(struct ring *ring);
 /* The requests of the batch that belong to this ring. */
-void ring_submit(struct ring *ring, struct io **ios, unsigned count);
+void ring_submit(struct ring *ring, struct io *chain);
 /* A slot for the file, or -1. */
 int ring_add_file(struct ring *ring, int fd);
 void ring_remove_file(struct ring *ring, int slot);

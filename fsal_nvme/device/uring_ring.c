@@ -151,21 +151,16 @@ static void move_up(struct ring *ring)
 	enter(ring);
 }
 
-void ring_submit(struct ring *ring, struct io **ios, unsigned count)
+void ring_submit(struct ring *ring, struct io *chain)
 {
-	bool locked = false;
+	struct io *next;
 
-	for (unsigned i = 0; i < count; i++) {
-		if (((struct uring_device *)ios[i]->device)->ring != ring)
-			continue;
-		if (!locked)
-			pthread_mutex_lock(&ring->lock);
-		locked = true;
-		ios[i]->engine_data = 0;
-		append(ring, ios[i]);
+	pthread_mutex_lock(&ring->lock);
+	for (struct io *io = chain; io; io = next) {
+		next = io->next;
+		io->engine_data = 0;
+		append(ring, io);
 	}
-	if (!locked)
-		return;
 	move_up(ring);
 	pthread_mutex_unlock(&ring->lock);
 }

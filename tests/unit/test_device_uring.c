@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later. io_uring on files and loop devices. links: device */
-#define _GNU_SOURCE
 #include "device/device.h"
 
 #include <errno.h>

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * What env.c, txn.c, image.c and table.c share: LMDB stays behind this page. What stands under
+ * "for the rest of pool/" is meant for checkpoint.c, pool.c and journal.c as well.
+ */
+#ifndef MILLRACE_POOL_ENV_H
+#define MILLRACE_POOL_ENV_H
+
+#include <lmdb.h>
+#include <sys/types.h>
+
+#include "pool/internal.h"
+
+/* --- for the rest of pool/ ------------------------------------------------------------------ */
+
+/* Each change of a record costs its key, its value and this. */
+#define TXN_CHANGE_OVERHEAD 11u
+
+/*
+ * Between the two, transactions of this thread may use the room that the journal keeps for
+ * checkpoints and drops; they nest. Needed by whoever makes room: a checkpoint that waited for
+ * room would wait for itself.
+ */
+void txn_urgent_begin(void);
+void txn_urgent_end(void);
+
+/*
+ * Replay in two rounds over the same records: first the pool's own environment alone, so that the
+ * segment table is the newest; then, the table in memory, the volumes, each from its newest image.
+ * One round cannot do: the image that was the newest when a record was written may be gone by now.
+ * Changes of volumes that do not exist any more are passed over. txn_replay() is the first, then
+ * the second, for one record.
+ */
+int txn_replay_pool(struct pool *pool, uint64_t lsn, const void *payload, size_t length);
+int txn_replay_volumes(struct pool *pool, uint64_t lsn, const void *payload, size_t length);
+/* After each round: what was replayed is kept in open transactions of this thread until then. */
+int txn_replay_end(struct pool *pool);
+
+/* The loaded environments of volumes, each counted: env_put() for each, free() the array. */
+int env_list(struct pool *pool, struct env ***envs, unsigned *count);
+/*
+ * Its volume is sealed: txn_begin() says -EROFS from now on. To be set before the final image is
+ * written (which waits for a transaction that has begun), and cleared when that fails.
+ */
+void env_set_sealed(struct env *env);
+void env_clear_sealed(struct env *env);
+/* Its volume was deleted: there is nothing to checkpoint. */
+bool env_is_gone(struct env *env);
+/* Lets go of all volumes' environments, changed or not. None may have users. */
+void env_forget_all(struct pool *pool);
+
+/* --- one environment --------------------------------------------------------------------------
+ */
+
+/* A read transaction that is kept for the next view, with its cursor. */
+struct view {
+	MDB_txn *txn;
+	MDB_cursor *cursor;
+	struct view *next;
+};
+
+/* An LMDB environment in an unlinked scratch file; emptied ones are used again. */
+struct store {
+	MDB_env *mdb;
+	MDB_dbi dbi;
+	size_t map_size;
+	uint64_t file_system; /* st_dev of its directory */
+	pid_t process; /* that opened it: LMDB does not survive a fork */
+	pthread_mutex_t lock; /* idle */
+	struct view *idle;
+	_Atomic unsigned views; /* begun and not ended */
+	struct store *next;
+};
+
+enum env_state { ENV_LOADING, ENV_READY, ENV_FAILED };
+
+struct env {
+	struct pool *pool;
+	uint32_t volume;
+	struct store *store;
+
+	pthread_mutex_t lock; /* the four below */
+	uint64_t applied, image_lsn;
+	bool changing; /* a commit is between its record and `applied` */
+	struct journal_position replay; /* valid when applied != image_lsn or `changing` */
+
+	_Atomic bool sealed, gone;
+	_Atomic uint64_t change; /* the pool's own: the last txn_change() of this epoch */
+	_Atomic uintptr_t writer; /* thread that holds the write lock, or 0 */
+
+	/* under the write lock */
+	MDB_txn *replaying; /* changes since it was last flushed */
+	size_t replayed; /* what they cost, towards REPLAY_BATCH */
+	uint64_t limit; /* pages that may be in use */
+	uint64_t asked; /* pages in use when the file system was last asked for room */
+	unsigned recount; /* transactions until the free pages are counted again */
+	bool full;
+
+	/* the registry: under pool->volumes_lock */
+	struct env *next;
+	bool listed;
+	unsigned users;
+	enum env_state state;
+	int error; /* ENV_FAILED: why */
+	pthread_cond_t loaded;
+};
+
+/* LMDB's result as ours; what should not happen is logged with `what`. */
+int env_error(const struct env *env, int result, const char *what);
+/* The write lock, and its end; waits for other threads' transactions, never for its own. */
+int env_write_begin(struct env *env, MDB_txn **txn);
+int env_write_commit(struct env *env, MDB_txn *txn);
+void env_write_abort(struct env *env, MDB_txn *txn);
+int env_view_begin(struct env *env, struct view **view);
+void env_view_end(struct env *env, struct view *view);
+/* Under the write lock: whether only what does not make it larger may be committed. */
+bool env_is_full(struct env *env);
+/* Around journal_append() of a record that changes `env`, under its write lock. */
+void env_change_begin(struct env *env);
+void env_change_end(struct env *env, uint64_t lsn);
+/* A replayed record is in `env`. */
+void env_replayed(struct env *env, uint64_t lsn);
+/* Commits what this thread has replayed. */
+int env_replay_flush(struct env *env);
+/* The volume's environment, counted, if it is in memory; or NULL. */
+struct env *env_find(struct pool *pool, uint32_t volume);
+/* What the pool's environment knows of a volume: its newest image (kind 0: none) and whether it is
+ * sealed. -ENOENT when there is no such volume. */
+int env_describe(struct pool *pool, uint32_t volume, struct image_row *image, bool *sealed);
+/* The volume is deleted: forgets its environment and changes, at once or with the last user. */
+void env_set_gone(struct pool *pool, uint32_t volume);
+
+/* Big-endian, for keys. */
+static inline void put_key_u32(struct writer *w, uint32_t value)
+{
+	uint8_t buffer[4];
+
+	for (unsigned i = 0; i < 4; i++)
+		buffer[i] = (uint8_t)(value >> (24 - 8 * i));
+	put_bytes(w, buffer, 4);
+}
+
+static inline uint32_t get_key_u32(struct reader *r)
+{
+	const uint8_t *p = get_bytes(r, 4);
+	uint32_t value = 0;
+
+	for (unsigned i = 0; p && i < 4; i++)
+		value = value << 8 | p[i];
+	return value;
+}
+
+/* Whether the transaction has changed anything yet. (txn.c) */
+bool txn_has_changes(const struct txn *txn);
+
+/* --- codecs, pure: bytes in, calls out ---------------------------------------------------------
+ */
+
+enum change_type { CHANGE_PUT = 1, CHANGE_DELETE = 2 };
+
+struct change {
+	enum change_type type;
+	uint32_t volume;
+	struct bytes key, value; /* in the record */
+};
+
+/* Calls back for each change in a record; -EBADMSG when it is not one, before or after calls. */
+int changes_decode(const void *payload, size_t length,
+	int (*each)(void *data, const struct change *change), void *data);
+
+/* The head of an image and its entries, fed in pieces of any size. */
+struct image_head {
+	uint32_t volume, part;
+	uint8_t kind;
+	uint64_t lsn;
+};
+
+struct image_decoder {
+	struct image_head head; /* valid once `headed` */
+	bool headed, ended;
+	uint64_t entries;
+	uint8_t *carry; /* bytes not decoded yet */
+	size_t carried, capacity;
+	uint8_t last[POOL_KEY_MAX];
+	size_t last_length;
+	int (*head_done)(void *data, const struct image_head *head);
+	int (*entry)(void *data, struct bytes key, struct bytes value);
+	void *data;
+};
+
+/* -EBADMSG for what is no image, -ENOTSUP for one of a later version, or what a callback said. */
+int image_decode(struct image_decoder *decoder, const void *bytes, size_t length);
+/* All pieces were fed: whether that was a whole image. */
+int image_decode_end(struct image_decoder *decoder);
+void image_decoder_release(struct image_decoder *decoder);
+
+#endif

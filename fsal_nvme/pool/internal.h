@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * What the files of pool/ share. Read in this order: format.h, this page, pool.c (opening and
+ * closing), txn.c and env.c (environments), journal.c, segment.c (the segment table and slots),
+ * stream.c (writing), read.c (reading), checkpoint.c, maintain.c.
+ *
+ * Threads. Callers' threads run transactions, appends and reads; engine threads run completions,
+ * which never wait; one maintenance thread runs pool_maintain(). In a simulated world there is one
+ * thread and all waiting goes through event_wait().
+ *
+ * Locks, in the order in which they may be taken: a volume environment's write transaction, the
+ * pool environment's write transaction (which also guards slots, segment states and rows),
+ * pool->table_lock, stream->lock, segment->lock, journal->lock, pool->slots_lock. None is held over
+ * I/O, except the write transaction of a full environment's image being copied, which is not: it
+ * reads a snapshot.
+ */
+#ifndef MILLRACE_POOL_INTERNAL_H
+#define MILLRACE_POOL_INTERNAL_H
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/log.h"
+#include "pool/format.h"
+#include "pool/pool.h"
+
+/* --- keys of the pool's environment ------------------------------------------------------------
+ */
+enum {
+	KEY_SEGMENT = 'S', /* be64 id -> segment_row */
+	KEY_SUMS =
+		'R', /* be64 segment, be32 row -> (k+m) * blocks le32 checksums, chunk by chunk */
+	KEY_TAIL =
+		'T', /* be64 segment, be32 row, be32 offset in the row -> bytes of the open row */
+	KEY_VOLUME = 'V', /* be32 id -> volume_row */
+	KEY_NAME = 'N', /* name -> be32 id */
+	KEY_PROPERTY = 'P', /* be32 volume, name -> text */
+	KEY_IMAGE = 'X', /* be32 volume, be32 part -> image_row; part 0 is the full image */
+	KEY_COUNTER = 'C', /* name -> le64: "volume", "export" */
+	KEY_REMAP = 'M', /* kept for remaps: be64 segment, be64 offset -> place */
+	KEY_PIN = 'Q', /* kept for pins: be32 image's volume, be64 segment -> le64 bytes */
+};
+
+/* --- devices ------------------------------------------------------------------------------------
+ */
+
+/* One member of the pool; pool->devices[id], for all ids < pool->device_count. */
+struct member {
+	struct device *device; /* NULL when it is missing */
+	_Atomic int state; /* enum device_state; ACTIVE is the only one that is read or written */
+	_Atomic bool failing; /* a write or flush failed: to be dropped by pool_drop() */
+	struct device_header header;
+	struct label_device label;
+	char path[256];
+	uint64_t slots_offset;
+	uint32_t slot_count, slots_used; /* used: under pool->slots_lock */
+	uint8_t *slot_map; /* one byte a slot, 1: taken; under pool->slots_lock */
+	_Atomic uint64_t written, flushed; /* writes done; writes done when the last flush began */
+	_Atomic uint64_t read_errors, write_errors, checksum_errors, repaired;
+};
+
+static inline bool member_usable(const struct member *member)
+{
+	return atomic_load(&member->state) == DEVICE_ACTIVE;
+}
+
+/*
+ * To be called, from any thread, when a write or flush of a member failed: it is not used for new
+ * segments from now on, and wakes maintenance. pool_drop_failing() makes it durable.
+ */
+void member_failed(struct pool *pool, struct member *member, int error);
+/*
+ * Writes labels without the failing members and the record that says so, closes their streams and
+ * moves the journal off them. What they owed counts as written when this returns 0. Waits; any
+ * thread but an engine's; does nothing when none is failing. -EIO: too few are left, and the pool
+ * has failed. (device.c)
+ */
+int pool_drop_failing(struct pool *pool);
+/*
+ * Flushes every member that has unflushed writes (members: a bit set by id), several at once.
+ * Waits. A member that fails is dropped. (device.c)
+ */
+int pool_flush(struct pool *pool, uint64_t members);
+/* The pool stops serving: all waiters are told `error`. Any thread. */
+void pool_fail(struct pool *pool, int error, const char *why);
+
+/* --- segments (segment.c)
+ * -------------------------------------------------------------------------- */
+
+/* A row of a segment that is in memory: being filled, being written, or kept as an open tail. */
+struct row {
+	struct segment *segment;
+	uint32_t index;
+	uint8_t *memory; /* (k + m) cells, data first: buffer_alloc() */
+	uint32_t fill; /* stream->lock: bytes of the data cells handed out (linear streams) */
+	uint32_t *cell_fill; /* k: bytes handed out in each cell; (data + parity) entries */
+	_Atomic uint32_t copying; /* appends still copying into it, plus 1 while it is open */
+	_Atomic int state; /* enum row_state */
+	_Atomic unsigned pending; /* chunk writes not done */
+	_Atomic unsigned lost; /* chunk writes that failed */
+	_Atomic unsigned references; /* segment->rows holds one, reads copying from it one each */
+	struct io *ios;
+	struct row *next; /* waiters' lists */
+};
+enum row_state { ROW_FILLING, ROW_WRITING, ROW_WRITTEN, ROW_LOST };
+
+struct segment {
+	uint64_t id;
+	struct segment_row
+		row; /* table: under the pool environment's write transaction; `chunks`,
+			`data`, `parity`, `cell`, `matrix` never change while it has users */
+	struct layout layout;
+	_Atomic unsigned references; /* the table holds one */
+	_Atomic uint64_t unreferred; /* bytes appended, neither referred nor abandoned */
+	pthread_mutex_t lock; /* rows[], sums, written counts */
+	struct row **rows; /* layout.rows; NULL where the row is not in memory */
+	uint32_t *sums; /* open: (k + m) * blocks a row, chunk by chunk; NULL when closed */
+	uint8_t *row_done; /* open: 1 when that row is on its devices */
+	uint32_t rows_written; /* rows [0, rows_written) are written */
+	uint32_t rows_flushed; /* ... and flushed */
+	uint32_t rows_recorded; /* ... and their checksums in a committed transaction */
+	bool filled; /* no more appends: to be closed by maintenance once all rows are written */
+	bool frozen; /* an earlier epoch's, open when it ended */
+	struct stream *stream; /* that fills it, or NULL */
+	bool freed; /* its slots go back to the maps with the last reference (reads, repairs) */
+	struct pool *pool;
+	struct segment *hash_next;
+};
+
+/* The segment with a reference, or NULL. */
+struct segment *segment_get(struct pool *pool, uint64_t id);
+void segment_put(struct segment *segment);
+/* A new in-memory segment from its table row, in the table with one reference for the table and
+ * one for the caller. */
+int segment_insert(struct pool *pool, const struct segment_row *row, struct segment **segment);
+void segment_remove(struct pool *pool, struct segment *segment);
+/* Bytes of a row's checksums. */
+static inline uint32_t segment_row_sums(const struct segment *s)
+{
+	return (s->layout.data + s->layout.parity) * s->layout.blocks;
+}
+static inline uint64_t segment_row_bytes(const struct segment *s)
+{
+	return (uint64_t)s->layout.data * s->layout.cell;
+}
+/* Bytes from the start of the device to block `block` of the cells of chunk `chunk`. */
+uint64_t segment_block_offset(
+	struct pool *pool, const struct segment *s, unsigned chunk, uint64_t block);
+/* ... and to page `page` (of chunk `of`) as stored in chunk `chunk`; and to its header. */
+uint64_t segment_page_offset(
+	struct pool *pool, const struct segment *s, unsigned chunk, unsigned of, uint32_t page);
+uint64_t segment_header_offset(struct pool *pool, const struct segment *s, unsigned chunk);
+struct member *segment_member(struct pool *pool, const struct segment *s, unsigned chunk);
+
+/*
+ * Takes a reserved segment for `purpose` from the stock, or reserves one in a transaction of its
+ * own and waits until that is durable. For data -ENOSPC when only the reserve is left. The caller
+ * gets a reference; row.volume and purpose are set in memory and recorded by the first txn_refer()
+ * or by closing it. Waits; not under a transaction.
+ */
+int segment_take(
+	struct pool *pool, uint32_t volume, enum segment_purpose purpose, struct segment **segment);
+/* Within a transaction: puts the row as it is in memory into the table. */
+int segment_record(struct txn *txn, struct segment *segment);
+/* Within a transaction: gives its slots back and forgets it (when the transaction commits). */
+int segment_free(struct txn *txn, struct segment *segment);
+/* Fills the stock up to its size. Waits. From maintenance, and at opening. */
+int segment_restock(struct pool *pool);
+/* All segments, each with a reference, for walking: *count of them; free() the array. */
+int segment_list(struct pool *pool, struct segment ***segments, unsigned *count);
+
+/* --- rows and streams (stream.c), closing (close.c)
+ * ------------------------------------------------ */
+
+struct stream {
+	struct pool *pool;
+	uint32_t volume;
+	enum segment_purpose purpose;
+	pthread_mutex_t lock; /* position and row */
+	struct segment *segment; /* being filled; NULL: taken at the next append */
+	struct row *row; /* being filled, or NULL */
+	uint32_t next_row;
+	struct stream *next; /* pool->streams, under table_lock */
+};
+int stream_open_purpose(
+	struct pool *pool, uint32_t volume, enum segment_purpose purpose, struct stream **stream);
+/* Ends the stream's segment at its last row (padding the open one): a device was dropped, or the
+ * stream is closed. Does not wait. */
+void stream_end_segment(struct stream *stream);
+/*
+ * Closes a segment that is `filled`: waits for its rows, writes headers and pages to the live
+ * chunks, flushes, and records it as closed (dropping KEY_SUMS and KEY_TAIL). A frozen one whose
+ * owner is dead: writes the tail row first. Waits. Not under a transaction. (close.c)
+ */
+int segment_close(struct pool *pool, struct segment *segment);
+/* After opening: rows_recorded, sums and tail row of an open segment from the pool's environment.
+ */
+int segment_load_open(struct pool *pool, struct txn *view, struct segment *segment);
+/* Frees the row's memory when the last reference goes. */
+void row_put(struct row *row);
+
+/* --- erasure.c -----------------------------------------------------------------------------------
+ */
+
+/* Parity of `length` bytes: data[k] -> parity[m]; tables are cached per (k, m). */
+int erasure_encode(
+	struct pool *pool, unsigned k, unsigned m, size_t length, uint8_t **data, uint8_t **parity);
+/*
+ * Rebuilds `wanted[wanted_count]` chunks (indexes 0..k+m) of `length` bytes into out[] from the k
+ * chunks `have[k]` (indexes) with bytes in[].
+ */
+int erasure_rebuild(struct pool *pool, unsigned k, unsigned m, size_t length, const uint8_t *have,
+	uint8_t **in, const uint8_t *wanted, unsigned wanted_count, uint8_t **out);
+
+/* --- read.c, pages.c, check.c
+ * --------------------------------------------------------------------- */
+
+/* Bounded cache of checksum pages of closed segments. */
+struct page_cache;
+int page_cache_create(struct pool *pool, size_t bytes);
+void page_cache_destroy(struct pool *pool);
+void page_cache_forget(struct pool *pool, uint64_t segment);
+
+/* --- environments (env.c), transactions (txn.c), images (image.c) --------------------------------
+ */
+
+struct env; /* env.c */
+
+/* Makes the pool environment (volume 0), empty, or from an image row (root). */
+int env_create(struct pool *pool, uint32_t volume, const struct image_row *image, struct env **env);
+void env_destroy(struct env *env); /* no users */
+uint32_t env_volume(const struct env *env);
+uint64_t env_applied(const struct env *env); /* LSN of the last transaction in it */
+uint64_t env_image_lsn(const struct env *env); /* ... in its newest image */
+/* Where replay must start for this env; false when its image is up to date. */
+bool env_replay_from(const struct env *env, struct journal_position *position);
+void env_set_image(struct env *env, uint64_t lsn, const struct journal_position *from);
+/*
+ * Replay: applies one record's payload, each operation to its environment if the LSN is later than
+ * that environment's image (loading environments as they are met).
+ */
+int txn_replay(struct pool *pool, uint64_t lsn, const void *payload, size_t length);
+/* Runs when the transaction commits (after the LSN is known, before locks go) or is abandoned;
+ * called with lsn 0 then. Allocated by the caller, freed by `run`. */
+struct txn_hook {
+	void (*run)(struct txn_hook *hook, uint64_t lsn);
+	struct txn_hook *next;
+};
+void txn_on_end(struct txn *txn, struct txn_hook *hook);
+struct pool *txn_pool(const struct txn *txn);
+/* Recorded kinds other than changes of environments. */
+enum record_kind { RECORD_CHANGES = 1, RECORD_WINDOW = 2, RECORD_EPOCH = 3 };
+
+/*
+ * Writes a full image of `env` through a stream of PURPOSE_IMAGE and closes its segments; fills
+ * `image`, and `from` with the place from which replay continues after it. The caller records it.
+ * Segments used are listed for the root: segments[0..*count). Waits. (image.c)
+ */
+int image_write(struct pool *pool, struct env *env, struct image_row *image,
+	struct journal_position *from, struct segment_row *segments, unsigned *count);
+/* Loads an image into an empty environment, checking all of it. Waits. */
+int image_load(struct pool *pool, struct env *env, const struct image_row *image);
+
+/* --- journal.c
+ * ------------------------------------------------------------------------------------ */
+
+struct journal;
+int journal_create(struct pool *pool);
+void journal_destroy(struct pool *pool);
+/*
+ * Reads batches from `from` on, over the spans of pool->label, and calls `record` for each record
+ * in order of LSN; follows the chain of hashes from the best copy of each batch, stops at a gap in
+ * the last span. *end: where the next batch would stand. A gap in an earlier span: -EIO. `window`:
+ * the last span's window as extended by its RECORD_WINDOWs. Waits.
+ */
+int journal_replay(struct pool *pool, const struct journal_position *from,
+	int (*record)(struct pool *pool, uint64_t lsn, const uint8_t *payload, size_t length),
+	struct journal_position *end, uint64_t *window);
+/* Begins to write at `start`; the ring is in use from `tail` on; nothing at or behind `window` may
+ * be written before a RECORD_WINDOW that moves it is durable. */
+int journal_start(
+	struct pool *pool, const struct journal_position *start, uint64_t tail, uint64_t window);
+/* Waits until a record of `bytes` fits into the ring; -ENOSPC in a simulated world after one
+ * pool_checkpoint() did not help. `urgent` may use the room kept for checkpoints and drops. */
+int journal_reserve(struct pool *pool, size_t bytes, bool urgent);
+/* Gives back what journal_reserve() took, after the append or instead of it. */
+void journal_unreserve(struct pool *pool, size_t bytes);
+/* Appends a record (kind byte + payload); never waits, never fails for space after a reserve. */
+uint64_t journal_append(
+	struct pool *pool, enum record_kind kind, const void *payload, size_t length);
+/* The place behind which nothing is durable yet (a batch's boundary at or before the next LSN). */
+void journal_durable_position(struct pool *pool, struct journal_position *position);
+uint64_t journal_lsn(struct pool *pool); /* the last one given out */
+uint64_t journal_durable_lsn(struct pool *pool);
+uint64_t journal_window(struct pool *pool);
+uint64_t journal_used(struct pool *pool); /* bytes of ring behind the tail */
+size_t journal_record_max(struct pool *pool); /* bytes of payload */
+bool journal_wants_checkpoint(struct pool *pool); /* half full */
+/* A durable root does not need what stands before `position` any more. */
+void journal_trim(struct pool *pool, uint64_t position);
+/* Chooses new devices in place of dropped ones and copies what the ring holds to them. Waits. */
+int journal_rearrange(struct pool *pool);
+/* Wakes all waiters with an error. */
+void journal_fail(struct pool *pool, int error);
+
+/* --- labels (label.c)
+ * ------------------------------------------------------------------------------ */
+
+/* Writes pool->label (with the next sequence) to all usable members: area A, flush, area B, flush.
+ * -EIO when fewer than parity + 1 took it. A member that fails is marked failing. Waits. */
+int label_write(struct pool *pool);
+
+/* The labels of one device: every one that decodes, through `each` (return non-zero to stop). */
+int label_read_all(struct engine *engine, struct device *device, const struct device_header *header,
+	int (*each)(void *data, const struct label *label), void *data);
+/* The header at the device's start, or its copy at the end. -ENOENT: none. */
+int device_header_read(struct engine *engine, struct device *device, struct device_header *header);
+/* The greatest beat that any usable member shows for an epoch; 0: none. */
+uint64_t label_beat_read(struct pool *pool, uint64_t epoch);
+/* Writes this owner's next beat. A member that fails is marked failing. Waits. */
+void label_beat_write(struct pool *pool);
+/* Forgets spans of dead owners that no replay needs any more. */
+void label_prune_spans(struct label *label);
+/* Whether some device shows a label of a higher epoch than ours. Waits. */
+bool label_overtaken(struct pool *pool);
+
+/* --- members (device.c) ------------------------------------------------------------------- */
+
+/* Requests to several members at once, waited for; results in ios[i].result. */
+void members_run(struct pool *pool, struct io *ios, unsigned count);
+unsigned members_usable(const struct pool *pool);
+
+/* --- placement (place.c) ------------------------------------------------------------------ */
+
+/* Chooses devices and slots for a new segment and takes them: fills data, parity, chunks.
+ * -ENOSPC: no parity + 1 devices with a free slot. */
+int place_segment(struct pool *pool, struct segment_row *row);
+/* Gives the slots of a row back, or takes them while the table is loaded (-EBADMSG: taken). */
+void place_release(struct pool *pool, const struct segment_row *row);
+int place_take(struct pool *pool, const struct segment_row *row);
+/* How many more segments fit. */
+uint64_t place_capacity(struct pool *pool);
+/* True when any one domain may die without loss. */
+bool place_domain_may_die(struct pool *pool);
+
+/* --- after a crash (recover.c), in the background (maintain.c) ------------------------------- */
+
+/* After replay: fills the segment table from the pool's environment and takes the slots. */
+int recover_table(struct pool *pool);
+/* After the journal has started: frees what dead epochs left, keeps what living ones may write. */
+int recover_segments(struct pool *pool);
+/* Whether the owner of `epoch` can write no more. */
+bool epoch_is_dead(const struct pool *pool, uint64_t epoch);
+int pool_start_maintenance(struct pool *pool);
+void pool_stop_maintenance(struct pool *pool);
+/* Closes segments that are filled, or frozen with a dead owner. */
+int maintain_close_segments(struct pool *pool);
+
+/* --- the pool
+ * --------------------------------------------------------------------------------------- */
+
+struct pool {
+	struct engine *engine;
+	struct pool_open_options options; /* paths are not valid after opening */
+	char *scratch_dir;
+	struct device_header header; /* geometry; of any device */
+	struct label label; /* what the next label_write() writes; under label_lock */
+	pthread_mutex_t label_lock;
+	unsigned k, m; /* as created */
+	uint64_t epoch;
+	uint32_t next_segment; /* counter of this epoch's segment ids; pool transaction */
+	_Atomic int failure;
+	bool read_only;
+
+	struct member devices[POOL_DEVICES_MAX];
+	unsigned device_count;
+
+	struct env *env; /* the pool's own */
+	struct env *volumes; /* env.c: environments in memory, by volume */
+	pthread_mutex_t volumes_lock;
+
+	struct journal *journal;
+	struct page_cache *pages;
+	struct erasure *erasure;
+
+	pthread_rwlock_t table_lock;
+	struct segment **table; /* hash by id */
+	unsigned table_size, segment_count;
+	struct stream *streams;
+	unsigned stream_count; /* big-file streams in use */
+	struct segment **stock; /* reserved and durable; under table_lock */
+	unsigned stock_count, stock_size;
+	uint32_t reserve_segments; /* kept for images and compaction */
+
+	pthread_mutex_t slots_lock; /* slot maps and counts of all members; taken last */
+	pthread_mutex_t drop_lock; /* one pool_drop_failing() at a time */
+
+	_Atomic uint64_t row_bytes; /* memory of rows in use */
+	pthread_mutex_t row_lock;
+	struct event *row_waiter; /* one append waiting for row memory */
+
+	/* maintenance */
+	pthread_mutex_t maintain_lock; /* one round, or checkpoint, at a time */
+	pthread_t maintain_thread;
+	pthread_mutex_t wake_lock;
+	pthread_cond_t wake;
+	bool wanted, stopping, thread_running;
+	uint64_t beats;
+};
+
+/* Asks the maintenance thread for a round soon. Any thread. */
+void pool_wake_maintenance(struct pool *pool);
+
+#endif

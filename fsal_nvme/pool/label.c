@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * Labels: who owns the pool, which devices count, where the root is.
+ *
+ * A device has two label areas; each is a ring of places, chosen by epoch, so that an owner of an
+ * earlier epoch that wakes up writes to other places. Within an epoch a label is written to area A
+ * of all members and flushed, then to area B: a power cut tears one of them at most, and the other
+ * still holds this label or the one before. The label with the greatest (epoch, sequence) on any
+ * device is the pool's.
+ */
+#include <stdio.h>
+
+#include "pool/internal.h"
+
+static uint64_t area_offset(const struct device_header *header, unsigned area)
+{
+	return area ? header->label_b_offset : BLOCK_SIZE;
+}
+
+static uint64_t place_offset(const struct device_header *header, unsigned area, uint64_t epoch)
+{
+	return area_offset(header, area) + epoch % LABEL_RING * LABEL_SIZE;
+}
+
+/* Writes `length` bytes at `offset` within the epoch's place to one area of all usable members,
+ * durable. Returns how many took it, or -ESHUTDOWN. */
+static int write_area(struct pool *pool, unsigned area, uint32_t offset, void *bytes, size_t length)
+{
+	struct io ios[POOL_DEVICES_MAX];
+	struct member *members[POOL_DEVICES_MAX];
+	unsigned count = 0;
+	int good = 0;
+
+	for (unsigned i = 0; i < pool->device_count; i++) {
+		struct member *member = &pool->devices[i];
+
+		if (!member_usable(member) || atomic_load(&member->failing))
+			continue;
+		io_prepare(&ios[count], IO_WRITE, member->device,
+			place_offset(&member->header, area, pool->label.epoch) + offset, bytes,
+			length);
+		ios[count].flags = IO_FUA;
+		members[count++] = member;
+	}
+	members_run(pool, ios, count);
+	for (unsigned i = 0; i < count; i++) {
+		if (ios[i].result == -ESHUTDOWN)
+			return -ESHUTDOWN;
+		if (ios[i].result)
+			member_failed(pool, members[i], ios[i].result);
+		good += !ios[i].result;
+	}
+	return good;
+}
+
+int label_write(struct pool *pool)
+{
+	void *body = buffer_alloc(pool->engine, LABEL_BODY);
+	int rc;
+
+	if (!body)
+		return -ENOMEM;
+	pthread_mutex_lock(&pool->label_lock);
+	pool->label.sequence++;
+	pool->label.written = engine_time(pool->engine);
+	rc = label_encode(&pool->label, body);
+	pthread_mutex_unlock(&pool->label_lock);
+	for (unsigned area = 0; !rc && area < 2; area++) {
+		int good = write_area(pool, area, 0, body, LABEL_BODY);
+
+		if (good < 0)
+			rc = good;
+		else if ((unsigned)good < pool->m + 1)
+			rc = -EIO;
+	}
+	buffer_free(pool->engine, body, LABEL_BODY);
+	return rc;
+}
+
+void label_beat_write(struct pool *pool)
+{
+	void *block = buffer_alloc(pool->engine, BLOCK_SIZE);
+	struct beat beat = {.epoch = pool->epoch, .count = ++pool->beats};
+
+	if (!block)
+		return;
+	if (!beat_encode(&beat, pool->label.pool, block))
+		write_area(pool, 0, LABEL_BODY, block, BLOCK_SIZE);
+	buffer_free(pool->engine, block, BLOCK_SIZE);
+}
+
+void label_prune_spans(struct label *label)
+{
+	unsigned kept = 0;
+
+	for (unsigned i = 0; i < label->span_count; i++) {
+		const struct journal_span *span = &label->spans[i];
+
+		if (!(span->end && span->dead && span->end <= label->replay.position))
+			label->spans[kept++] = *span;
+	}
+	label->span_count = (uint8_t)kept;
+}
+
+static int read_block(
+	struct engine *engine, struct device *device, uint64_t offset, void *buffer, size_t length)
+{
+	struct io io;
+
+	io_prepare(&io, IO_READ, device, offset, buffer, length);
+	return io_run(engine, &io);
+}
+
+uint64_t label_beat_read(struct pool *pool, uint64_t epoch)
+{
+	void *block = buffer_alloc(pool->engine, BLOCK_SIZE);
+	uint64_t greatest = 0;
+
+	for (unsigned i = 0; block && i < pool->device_count; i++) {
+		struct member *member = &pool->devices[i];
+		struct beat beat;
+
+		if (!member_usable(member))
+			continue;
+		if (read_block(pool->engine, member->device,
+			    place_offset(&member->header, 0, epoch) + LABEL_BODY, block,
+			    BLOCK_SIZE))
+			continue;
+		if (!beat_decode(&beat, pool->label.pool, block) && beat.epoch == epoch &&
+			beat.count > greatest)
+			greatest = beat.count;
+	}
+	buffer_free(pool->engine, block, BLOCK_SIZE);
+	return greatest;
+}
+
+bool label_overtaken(struct pool *pool)
+{
+	void *body = buffer_alloc(pool->engine, LABEL_BODY);
+	struct label *label = malloc(sizeof(*label));
+	bool overtaken = false;
+
+	for (unsigned i = 0; body && label && !overtaken && i < pool->device_count; i++) {
+		struct member *member = &pool->devices[i];
+
+		if (!member_usable(member))
+			continue;
+		if (read_block(pool->engine, member->device,
+			    place_offset(&member->header, 0, pool->epoch + 1), body, LABEL_BODY))
+			continue;
+		overtaken = !label_decode(label, body) && label->epoch > pool->epoch &&
+			    !memcmp(label->pool, pool->label.pool, 16);
+	}
+	free(label);
+	buffer_free(pool->engine, body, LABEL_BODY);
+	return overtaken;
+}
+
+static int each_place(const uint8_t *area, const struct device_header *header, struct label *label,
+	int (*each)(void *data, const struct label *label), void *data)
+{
+	for (unsigned place = 0; place < LABEL_RING; place++) {
+		int rc;
+
+		if (label_decode(label, area + (size_t)place * LABEL_SIZE) ||
+			memcmp(label->pool, header->pool, 16))
+			continue;
+		rc = each(data, label);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+int label_read_all(struct engine *engine, struct device *device, const struct device_header *header,
+	int (*each)(void *data, const struct label *label), void *data)
+{
+	uint8_t *area = buffer_alloc(engine, LABEL_AREA);
+	struct label *label = malloc(sizeof(*label));
+	int rc = area && label ? 0 : -ENOMEM;
+
+	for (unsigned i = 0; !rc && i < 2; i++) {
+		if (!read_block(engine, device, area_offset(header, i), area, LABEL_AREA))
+			rc = each_place(area, header, label, each, data);
+	}
+	free(label);
+	buffer_free(engine, area, LABEL_AREA);
+	return rc;
+}
+
+int device_header_read(struct engine *engine, struct device *device, struct device_header *header)
+{
+	uint64_t size = device_info(device)->size;
+	void *block = buffer_alloc(engine, BLOCK_SIZE);
+	int rc;
+
+	if (!block)
+		return -ENOMEM;
+	rc = read_block(engine, device, 0, block, BLOCK_SIZE);
+	if (!rc)
+		rc = device_header_decode(header, block);
+	if (rc == -EBADMSG || rc == -EIO) {
+		int second = read_block(engine, device, size - BLOCK_SIZE, block, BLOCK_SIZE);
+
+		if (!second)
+			second = device_header_decode(header, block);
+		rc = second == -EBADMSG ? -ENOENT : second;
+	}
+	if (!rc && header->size > size)
+		rc = -EBADMSG; /* it was larger when it joined */
+	buffer_free(engine, block, BLOCK_SIZE);
+	return rc;
+}

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * Background work: dropping members that failed or vanished, the label's beat, closing segments,
+ * the stock of reserved ones, checkpoints. One round is pool_maintain(); a thread of the pool runs
+ * it when woken and every second, or the caller does (tests, verbs on an idle pool).
+ */
+#include <time.h>
+
+#include "pool/internal.h"
+
+int maintain_close_segments(struct pool *pool)
+{
+	struct segment **list;
+	unsigned count;
+	int rc = segment_list(pool, &list, &count);
+
+	if (rc)
+		return rc;
+	for (unsigned i = 0; i < count; i++) {
+		if (!rc && list[i]->filled && list[i]->row.state == SEGMENT_OPEN)
+			rc = segment_close(pool, list[i]);
+		segment_put(list[i]);
+	}
+	free(list);
+	return rc;
+}
+
+static void find_vanished(struct pool *pool)
+{
+	for (unsigned i = 0; i < pool->device_count; i++) {
+		struct member *member = &pool->devices[i];
+
+		if (member_usable(member) && !device_present(member->device))
+			member_failed(pool, member, -ENODEV);
+	}
+}
+
+static int beat(struct pool *pool)
+{
+	if (label_overtaken(pool)) {
+		pool_fail(pool, -ESTALE, "another host has taken the pool over");
+		return -ESTALE;
+	}
+	label_beat_write(pool);
+	return 0;
+}
+
+static int round_of_work(struct pool *pool)
+{
+	int rc = pool_drop_failing(pool);
+
+	if (!rc)
+		rc = maintain_close_segments(pool);
+	if (!rc)
+		rc = segment_restock(pool);
+	return rc;
+}
+
+int pool_maintain(struct pool *pool)
+{
+	int rc = atomic_load(&pool->failure);
+
+	if (rc || pool->read_only)
+		return rc;
+	find_vanished(pool);
+	pthread_mutex_lock(&pool->maintain_lock);
+	rc = round_of_work(pool);
+	pthread_mutex_unlock(&pool->maintain_lock);
+	if (!rc && journal_wants_checkpoint(pool))
+		rc = pool_checkpoint(pool);
+	return rc;
+}
+
+void pool_wake_maintenance(struct pool *pool)
+{
+	pthread_mutex_lock(&pool->wake_lock);
+	pool->wanted = true;
+	pthread_cond_signal(&pool->wake);
+	pthread_mutex_unlock(&pool->wake_lock);
+}
+
+/* Waits until woken or a second has passed since the last beat; false when it is to end. */
+static bool wait_for_work(struct pool *pool, const struct timespec *until)
+{
+	bool go_on;
+
+	pthread_mutex_lock(&pool->wake_lock);
+	while (!pool->wanted && !pool->stopping)
+		if (pthread_cond_timedwait(&pool->wake, &pool->wake_lock, until))
+			break;
+	pool->wanted = false;
+	go_on = !pool->stopping;
+	pthread_mutex_unlock(&pool->wake_lock);
+	return go_on;
+}
+
+static void *maintenance_thread(void *argument)
+{
+	struct pool *pool = argument;
+	struct timespec next, now;
+
+	clock_gettime(CLOCK_REALTIME, &next);
+	for (;;) {
+		next.tv_sec++;
+		do {
+			if (!wait_for_work(pool, &next))
+				return NULL;
+			pool_maintain(pool);
+			clock_gettime(CLOCK_REALTIME, &now);
+		} while (now.tv_sec < next.tv_sec);
+		next = now;
+		if (!atomic_load(&pool->failure))
+			beat(pool);
+	}
+}
+
+int pool_start_maintenance(struct pool *pool)
+{
+	int rc = -pthread_create(&pool->maintain_thread, NULL, maintenance_thread, pool);
+
+	pool->thread_running = !rc;
+	return rc;
+}
+
+void pool_stop_maintenance(struct pool *pool)
+{
+	if (!pool->thread_running)
+		return;
+	pthread_mutex_lock(&pool->wake_lock);
+	pool->stopping = true;
+	pthread_cond_signal(&pool->wake);
+	pthread_mutex_unlock(&pool->wake_lock);
+	pthread_join(pool->maintain_thread, NULL);
+	pool->thread_running = false;
+}

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * Placement: which devices and slots a new segment gets.
+ *
+ * Each chunk goes to a device of its own, the ones with the most free slots first, so that devices
+ * fill evenly and a dead one is rebuilt from and to all others. At most m chunks go to one domain
+ * when there are enough domains for that; else they are spread as evenly as can be. With fewer
+ * devices than k + m the segment gets fewer data chunks, never fewer parity chunks.
+ */
+#include "pool/internal.h"
+
+struct candidate {
+	unsigned device;
+	uint32_t free;
+};
+
+static int by_free(const void *a, const void *b)
+{
+	const struct candidate *x = a, *y = b;
+
+	if (x->free != y->free)
+		return x->free < y->free ? 1 : -1;
+	return x->device < y->device ? -1 : 1;
+}
+
+static unsigned candidates(struct pool *pool, struct candidate *list)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < pool->device_count; i++) {
+		struct member *member = &pool->devices[i];
+		uint32_t free_slots = member->slot_count - member->slots_used;
+
+		if (member_usable(member) && !atomic_load(&member->failing) && free_slots)
+			list[count++] = (struct candidate){i, free_slots};
+	}
+	qsort(list, count, sizeof(*list), by_free);
+	return count;
+}
+
+static bool same_domain(struct pool *pool, unsigned a, unsigned b)
+{
+	return !strcmp(pool->devices[a].label.domain, pool->devices[b].label.domain);
+}
+
+static unsigned count_domains(struct pool *pool, const struct candidate *list, unsigned count)
+{
+	unsigned domains = 0;
+
+	for (unsigned i = 0; i < count; i++) {
+		unsigned j = 0;
+
+		while (j < i && !same_domain(pool, list[i].device, list[j].device))
+			j++;
+		domains += j == i;
+	}
+	return domains;
+}
+
+static unsigned in_domain(
+	struct pool *pool, const struct segment_row *row, unsigned chosen, unsigned device)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < chosen; i++)
+		count += same_domain(pool, row->chunks[i].device, device);
+	return count;
+}
+
+/* The best candidate left: the fewest chunks in its domain if `spread`, then the most free. */
+static int choose(struct pool *pool, struct candidate *list, unsigned count,
+	const struct segment_row *row, unsigned chosen, unsigned cap, bool spread)
+{
+	unsigned fewest = ~0u;
+	int best = -1;
+
+	for (unsigned i = 0; i < count; i++) {
+		unsigned here;
+
+		if (!list[i].free)
+			continue;
+		here = in_domain(pool, row, chosen, list[i].device);
+		if (here >= cap)
+			continue;
+		if (best < 0 || (spread && here < fewest)) {
+			best = (int)i;
+			fewest = here;
+		}
+	}
+	return best;
+}
+
+static bool fill(struct pool *pool, struct segment_row *row, const struct candidate *from,
+	unsigned count, unsigned width, unsigned cap, bool spread)
+{
+	struct candidate list[POOL_DEVICES_MAX];
+
+	memcpy(list, from, count * sizeof(*list));
+	for (unsigned chosen = 0; chosen < width; chosen++) {
+		int best = choose(pool, list, count, row, chosen, cap, spread);
+
+		if (best < 0)
+			return false;
+		row->chunks[chosen].device = (uint16_t)list[best].device;
+		list[best].free = 0;
+	}
+	return true;
+}
+
+/* So that no device holds parity alone: the roles go round with the segment's id. */
+static void rotate(struct segment_row *row, unsigned width)
+{
+	struct chunk_place places[POOL_WIDTH_MAX];
+	unsigned shift = (unsigned)(row->id % width);
+
+	memcpy(places, row->chunks, sizeof(places));
+	for (unsigned i = 0; i < width; i++)
+		row->chunks[i] = places[(i + shift) % width];
+}
+
+static uint32_t take_slot(struct member *member)
+{
+	uint32_t slot = 0;
+
+	while (member->slot_map[slot])
+		slot++;
+	member->slot_map[slot] = 1;
+	member->slots_used++;
+	return slot;
+}
+
+static int place_locked(struct pool *pool, struct segment_row *row)
+{
+	struct candidate list[POOL_DEVICES_MAX];
+	unsigned count = candidates(pool, list), width = pool->k + pool->m, needed;
+
+	if (count < pool->m + 1)
+		return -ENOSPC;
+	if (width > count)
+		width = count;
+	needed = (width + pool->m - 1) / pool->m;
+	if (count_domains(pool, list, count) < needed ||
+		!fill(pool, row, list, count, width, pool->m, false))
+		fill(pool, row, list, count, width, ~0u, true);
+	row->data = (uint8_t)(width - pool->m);
+	row->parity = (uint8_t)pool->m;
+	rotate(row, width);
+	for (unsigned i = 0; i < width; i++)
+		row->chunks[i].slot = take_slot(&pool->devices[row->chunks[i].device]);
+	return 0;
+}
+
+int place_segment(struct pool *pool, struct segment_row *row)
+{
+	int rc;
+
+	pthread_mutex_lock(&pool->slots_lock);
+	rc = place_locked(pool, row);
+	pthread_mutex_unlock(&pool->slots_lock);
+	return rc;
+}
+
+void place_release(struct pool *pool, const struct segment_row *row)
+{
+	pthread_mutex_lock(&pool->slots_lock);
+	for (unsigned i = 0; i < (unsigned)row->data + row->parity; i++) {
+		struct member *member = &pool->devices[row->chunks[i].device];
+
+		member->slot_map[row->chunks[i].slot] = 0;
+		member->slots_used--;
+	}
+	pthread_mutex_unlock(&pool->slots_lock);
+}
+
+int place_take(struct pool *pool, const struct segment_row *row)
+{
+	int rc = 0;
+
+	pthread_mutex_lock(&pool->slots_lock);
+	for (unsigned i = 0; i < (unsigned)row->data + row->parity; i++) {
+		struct member *member = &pool->devices[row->chunks[i].device];
+		uint32_t slot = row->chunks[i].slot;
+
+		if (row->chunks[i].device >= pool->device_count || slot >= member->slot_count ||
+			member->slot_map[slot]) {
+			rc = -EBADMSG;
+			break;
+		}
+		member->slot_map[slot] = 1;
+		member->slots_used++;
+	}
+	pthread_mutex_unlock(&pool->slots_lock);
+	return rc;
+}
+
+/* The greatest n for which n segments, one slot a device each, find width * n slots. */
+uint64_t place_capacity(struct pool *pool)
+{
+	struct candidate list[POOL_DEVICES_MAX];
+	unsigned count, width = pool->k + pool->m;
+	uint64_t low = 0, high = 0;
+
+	pthread_mutex_lock(&pool->slots_lock);
+	count = candidates(pool, list);
+	pthread_mutex_unlock(&pool->slots_lock);
+	if (count < pool->m + 1)
+		return 0;
+	if (width > count)
+		width = count;
+	high = list[0].free;
+	while (low < high) {
+		uint64_t middle = (low + high + 1) / 2, slots = 0;
+
+		for (unsigned i = 0; i < count; i++)
+			slots += list[i].free < middle ? list[i].free : middle;
+		if (slots >= width * middle)
+			low = middle;
+		else
+			high = middle - 1;
+	}
+	return low;
+}
+
+bool place_domain_may_die(struct pool *pool)
+{
+	struct candidate list[POOL_DEVICES_MAX];
+	unsigned count = 0, width = pool->k + pool->m;
+
+	for (unsigned i = 0; i < pool->device_count; i++)
+		if (member_usable(&pool->devices[i]))
+			list[count++] = (struct candidate){i, 1};
+	if (width > count)
+		width = count;
+	return count > pool->m &&
+	       count_domains(pool, list, count) >= (width + pool->m - 1) / pool->m;
+}

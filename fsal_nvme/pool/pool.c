@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/* A pool's end, its small questions, and the verbs on labels that need no opening. */
+#include <stdio.h>
+#include <sys/stat.h>
+
+#include "pool/env.h"
+#include "pool/internal.h"
+#include "pool/row.h"
+
+uint64_t pool_epoch(const struct pool *pool)
+{
+	return pool->epoch;
+}
+
+const char *pool_name(const struct pool *pool)
+{
+	return pool->label.name;
+}
+
+const uint8_t *pool_uuid(const struct pool *pool)
+{
+	return pool->label.pool;
+}
+
+struct engine *pool_engine(const struct pool *pool)
+{
+	return pool->engine;
+}
+
+bool pool_is_read_only(const struct pool *pool)
+{
+	return pool->read_only || atomic_load(&pool->failure);
+}
+
+int pool_failure(const struct pool *pool)
+{
+	return atomic_load(&pool->failure);
+}
+
+/* --- the end ---------------------------------------------------------------------------------- */
+
+static void free_table(struct pool *pool)
+{
+	for (unsigned i = 0; pool->table && i < pool->table_size; i++) {
+		for (struct segment *s = pool->table[i], *next; s; s = next) {
+			next = s->hash_next;
+			segment_put(s);
+		}
+	}
+	free(pool->table);
+	pool->table = NULL;
+}
+
+static void release_stock(struct pool *pool)
+{
+	while (pool->stock && pool->stock_count)
+		segment_put(pool->stock[--pool->stock_count]);
+	free(pool->stock);
+}
+
+static void close_devices(struct pool *pool)
+{
+	for (unsigned i = 0; i < pool->device_count; i++) {
+		device_close(pool->devices[i].device);
+		free(pool->devices[i].slot_map);
+	}
+}
+
+static void destroy_locks(struct pool *pool)
+{
+	pthread_mutex_destroy(&pool->label_lock);
+	pthread_mutex_destroy(&pool->volumes_lock);
+	pthread_rwlock_destroy(&pool->table_lock);
+	pthread_mutex_destroy(&pool->slots_lock);
+	pthread_mutex_destroy(&pool->drop_lock);
+	pthread_mutex_destroy(&pool->row_lock);
+	pthread_mutex_destroy(&pool->maintain_lock);
+	pthread_mutex_destroy(&pool->wake_lock);
+	pthread_cond_destroy(&pool->wake);
+}
+
+void pool_abandon(struct pool *pool)
+{
+	pool_stop_maintenance(pool);
+	while (pool->streams)
+		stream_abandon(pool->streams);
+	pool_drain_rows(pool);
+	if (pool->journal)
+		journal_destroy(pool);
+	env_forget_all(pool);
+	if (pool->env)
+		env_destroy(pool->env);
+	release_stock(pool);
+	free_table(pool);
+	page_cache_destroy(pool);
+	erasure_destroy(pool);
+	close_devices(pool);
+	destroy_locks(pool);
+	free(pool->scratch_dir);
+	free(pool);
+}
+
+static int mark_closed(struct pool *pool)
+{
+	struct journal_position end;
+	struct journal_span *span;
+
+	journal_durable_position(pool, &end);
+	pthread_mutex_lock(&pool->label_lock);
+	span = &pool->label.spans[pool->label.span_count - 1];
+	span->end = end.position;
+	span->window = journal_window(pool);
+	span->dead = true;
+	pool->label.state = LABEL_ASSIGNED;
+	pthread_mutex_unlock(&pool->label_lock);
+	return label_write(pool);
+}
+
+int pool_close(struct pool *pool, struct error *error)
+{
+	int rc = atomic_load(&pool->failure);
+
+	pool_stop_maintenance(pool);
+	if (!rc && !pool->read_only) {
+		while (pool->streams)
+			stream_close(pool->streams);
+		rc = pool_checkpoint(pool);
+		if (!rc)
+			rc = pool_sync(pool, journal_lsn(pool));
+		if (!rc)
+			rc = mark_closed(pool);
+	}
+	if (rc)
+		error_set(error, rc, pool->label.name,
+			"it could not be closed cleanly (%s); what was acknowledged is safe and "
+			"will be found at the next opening",
+			strerror(-rc));
+	pool_abandon(pool);
+	return rc;
+}
+
+/* --- labels without opening ------------------------------------------------------------------- */
+
+static int keep_newest(void *data, const struct label *label)
+{
+	struct label *best = data;
+
+	if (!best->device_count || label->epoch > best->epoch ||
+		(label->epoch == best->epoch && label->sequence > best->sequence))
+		*best = *label;
+	return 0;
+}
+
+static void fill_summary(
+	struct pool_summary *s, const struct label *label, const struct device_header *header)
+{
+	memset(s, 0, sizeof(*s));
+	memcpy(s->name, label->name, sizeof(s->name));
+	memcpy(s->uuid, label->pool, 16);
+	s->epoch = label->epoch;
+	s->exported = label->state == LABEL_EXPORTED;
+	s->open = label->state == LABEL_OPEN;
+	memcpy(s->owner, label->owner, sizeof(s->owner));
+	s->owner_pid = label->owner_pid;
+	memcpy(s->owner_boot, label->owner_boot, 16);
+	s->data = header->data;
+	s->parity = header->parity;
+	s->device_count = label->device_count;
+	s->devices_found = 1;
+}
+
+int pool_probe(
+	struct engine *engine, const char *path, struct pool_summary *summary, struct error *error)
+{
+	struct label *label = calloc(1, sizeof(*label));
+	struct device_header header;
+	struct device *device;
+	int rc = label ? device_open(engine, path, DEVICE_READ_ONLY, &device, error) : -ENOMEM;
+
+	if (rc) {
+		free(label);
+		return rc;
+	}
+	rc = device_header_read(engine, device, &header);
+	if (!rc)
+		rc = label_read_all(engine, device, &header, keep_newest, label);
+	if (!rc && !label->device_count)
+		rc = -EBADMSG;
+	if (!rc)
+		fill_summary(summary, label, &header);
+	device_close(device);
+	free(label);
+	return rc;
+}
+
+/* Opens, so that all checks of an opening hold, and leaves another label behind. */
+static int open_and_close(struct engine *engine, const struct pool_open_options *options,
+	int (*act)(struct pool *pool, const char *host), const char *host, struct error *error)
+{
+	struct pool *pool;
+	int rc = pool_open(engine, options, &pool, error);
+
+	if (rc)
+		return rc;
+	if (pool_is_read_only(pool)) {
+		rc = error_set(error, -EROFS, pool->label.name,
+			"too few of its devices are usable to write labels");
+		pool_abandon(pool);
+		return rc;
+	}
+	rc = act(pool, host);
+	if (rc) {
+		error_set(error, rc, pool->label.name, "its labels cannot be written: %s",
+			strerror(-rc));
+		pool_abandon(pool);
+		return rc;
+	}
+	return 0;
+}
+
+static int assign(struct pool *pool, const char *host)
+{
+	int rc = pool_checkpoint(pool);
+
+	if (!rc)
+		rc = pool_sync(pool, journal_lsn(pool));
+	if (rc)
+		return rc;
+	memset(pool->label.owner, 0, sizeof(pool->label.owner));
+	if (host)
+		snprintf(pool->label.owner, sizeof(pool->label.owner), "%s", host);
+	rc = mark_closed(pool);
+	if (!rc && !host) {
+		pool->label.state = LABEL_EXPORTED;
+		rc = label_write(pool);
+	}
+	if (!rc)
+		pool_abandon(pool);
+	return rc;
+}
+
+int pool_assign(struct engine *engine, const struct pool_open_options *options, const char *host,
+	struct error *error)
+{
+	return open_and_close(engine, options, assign, host, error);
+}
+
+static int wipe_member(struct pool *pool, struct member *member, void *zero)
+{
+	const struct device_header *h = &member->header;
+	const struct {
+		uint64_t offset;
+		size_t length;
+	} places[] = {{0, BLOCK_SIZE}, {h->size - BLOCK_SIZE, BLOCK_SIZE}, {BLOCK_SIZE, LABEL_AREA},
+		{h->label_b_offset, LABEL_AREA}};
+	int rc = 0;
+
+	for (unsigned i = 0; !rc && i < 4; i++) {
+		struct io io;
+
+		io_prepare(&io, IO_WRITE, member->device, places[i].offset, zero, places[i].length);
+		io.flags = IO_FUA;
+		rc = io_run(pool->engine, &io);
+	}
+	return rc;
+}
+
+static int destroy(struct pool *pool, const char *host)
+{
+	void *zero = buffer_alloc(pool->engine, LABEL_AREA);
+	int rc = zero ? 0 : -ENOMEM;
+
+	if (!rc)
+		memset(zero, 0, LABEL_AREA);
+	for (unsigned i = 0; !rc && i < pool->device_count; i++)
+		if (pool->devices[i].device)
+			rc = wipe_member(pool, &pool->devices[i], zero);
+	buffer_free(pool->engine, zero, LABEL_AREA);
+	if (!rc)
+		pool_abandon(pool);
+	return rc;
+}
+
+int pool_destroy(
+	struct engine *engine, const struct pool_open_options *options, struct error *error)
+{
+	return open_and_close(engine, options, destroy, NULL, error);
+}

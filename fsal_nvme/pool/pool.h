@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * The pool: erasure-coded segments, transactions over environments, one journal.
+ *
+ * What it promises to the volumes above it:
+ *  - An environment (struct env) is a sorted set of keys and values in memory. It equals its last
+ *    image plus the journal after it. A transaction changes a volume's environment and the pool's
+ *    own together; it is visible when txn_commit() returns and lasts when its LSN is durable.
+ *  - Data is appended to streams and named by extents. An extent may be committed in a transaction
+ *    (txn_refer) once pool_settle() has made its bytes referable. Nothing is ever overwritten.
+ *  - A read returns the bytes that were appended or an error, never others.
+ *  - Space is given back by txn_release(); a segment without live bytes is freed.
+ *
+ * Nothing here knows files, names or NFS; nothing above this header knows devices.
+ * Functions return 0 or a negative errno. Order of locks: a volume's environment, the pool's
+ * environment, stream, segment, journal.
+ */
+#ifndef MILLRACE_POOL_H
+#define MILLRACE_POOL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include "common/error.h"
+#include "device/device.h"
+
+#define POOL_NAME_MAX 63
+#define POOL_DEVICES_MAX 64
+#define POOL_WIDTH_MAX 32 /* data + parity */
+#define POOL_KEY_MAX 500 /* bytes of a key in an environment */
+#define POOL_VOLUME_NAME_MAX 63
+
+struct pool;
+struct env;
+struct txn;
+struct stream;
+
+/* --- life ------------------------------------------------------------------------------------ */
+
+struct pool_create_device {
+	const char *path;
+	const char *domain; /* NULL: the host */
+};
+
+struct pool_create_options {
+	const char *name;
+	unsigned data, parity;
+	uint32_t cell; /* bytes, power of two from 4 KiB; 0: 128 KiB */
+	const struct pool_create_device *devices;
+	unsigned device_count;
+	const char *host;
+	bool force; /* take devices that hold a file system or another pool */
+	/* Geometry for tests; 0: chosen from the smallest device. */
+	uint32_t slot_rows; /* cells a chunk */
+	uint64_t journal_size; /* bytes of ring a device */
+};
+
+/* Writes labels to all devices; the pool is left closed and assigned to `host`. */
+int pool_create(
+	struct engine *engine, const struct pool_create_options *options, struct error *error);
+
+struct pool_open_options {
+	const char *const *paths;
+	unsigned path_count;
+	const char *name; /* NULL: whatever pool the devices hold */
+	const char *host;
+	uint8_t boot_id[16]; /* of this host's kernel */
+	const char *scratch_dir; /* for the environments' scratch files; a tmpfs is best */
+	bool read_only; /* look, do not own: nothing is written */
+	bool force; /* open although another host owns it */
+	bool owner_dead; /* the old owner is known to be fenced or dead */
+	size_t row_memory; /* bytes of rows being written; 0: 64 MiB */
+	size_t page_cache; /* bytes of checksum pages; 0: 64 MiB */
+	size_t metadata_limit; /* bytes an environment may take; 0: 16 GiB */
+	unsigned stream_limit; /* big-file streams; 0: 32 */
+	bool background; /* a maintenance thread runs pool_maintain() and the label's beat */
+};
+
+int pool_open(struct engine *engine, const struct pool_open_options *options, struct pool **pool,
+	struct error *error);
+/* Settles, checkpoints, marks the labels closed. The pool is gone whatever is returned. */
+int pool_close(struct pool *pool, struct error *error);
+/* Lets go of everything without writing: after a failure, a lost ownership, in tests. */
+void pool_abandon(struct pool *pool);
+
+/* What labels say, without opening: for import and list. */
+struct pool_summary {
+	char name[POOL_NAME_MAX + 1];
+	uint8_t uuid[16];
+	uint64_t epoch;
+	bool exported; /* assigned to nobody */
+	bool open; /* the last owner did not close it */
+	char owner[64]; /* host it is assigned to */
+	uint64_t owner_pid;
+	uint8_t owner_boot[16];
+	unsigned data, parity, device_count, devices_found;
+};
+/* One device's label; -ENOENT when it holds none, -EBADMSG when it holds a broken one. */
+int pool_probe(
+	struct engine *engine, const char *path, struct pool_summary *summary, struct error *error);
+/* An idle pool: gives it to `host` (import), to nobody (export), or wipes its labels (destroy). */
+int pool_assign(struct engine *engine, const struct pool_open_options *options, const char *host,
+	struct error *error);
+int pool_destroy(
+	struct engine *engine, const struct pool_open_options *options, struct error *error);
+
+/* One round of background work: segments closed, reserved, freed; checkpoints. Any thread but one
+ * of the engine's; one at a time. With options.background a thread of the pool does it. */
+int pool_maintain(struct pool *pool);
+/* Writes images of all changed environments and a new root. */
+int pool_checkpoint(struct pool *pool);
+
+uint64_t pool_epoch(const struct pool *pool);
+const char *pool_name(const struct pool *pool);
+const uint8_t *pool_uuid(const struct pool *pool);
+struct engine *pool_engine(const struct pool *pool);
+bool pool_is_read_only(const struct pool *pool); /* asked for, or too few devices */
+int pool_failure(const struct pool *pool); /* 0, or why it has stopped serving */
+
+/* --- status ---------------------------------------------------------------------------------- */
+
+enum device_state { DEVICE_ACTIVE, DEVICE_MISSING, DEVICE_DROPPED };
+
+struct pool_device_status {
+	unsigned id;
+	char path[256]; /* empty when missing */
+	char domain[64];
+	uint8_t uuid[16];
+	enum device_state state;
+	uint64_t dropped_lsn;
+	uint64_t size, slots, slots_used;
+	uint64_t read_errors, write_errors, checksum_errors, repaired; /* blocks, since opening */
+};
+
+struct pool_status {
+	struct pool_summary summary;
+	bool read_only;
+	int failure;
+	uint64_t lsn, durable_lsn;
+	uint64_t raw, usable, used, live,
+		reserve; /* bytes; usable and below: of data, w/o parity */
+	uint64_t segments, segments_open, segments_degraded;
+	uint64_t journal_size, journal_used;
+	bool domain_may_die; /* the placement lets one whole domain die */
+	unsigned device_count;
+	struct pool_device_status devices[POOL_DEVICES_MAX];
+};
+void pool_status(struct pool *pool, struct pool_status *status);
+
+struct pool_check_report {
+	uint64_t segments, blocks, bad_blocks, repaired_blocks, lost_blocks, missing_chunks;
+	uint64_t wrong_live; /* segments whose live bytes are not what the images say: set by
+				volume/ */
+};
+/* Reads every block of every segment and compares with checksums and parity; `progress` may be
+ * NULL. With `repair` bad blocks are rewritten. */
+int pool_check(struct pool *pool, bool repair, struct pool_check_report *report,
+	void (*progress)(void *data, uint64_t done, uint64_t total), void *data,
+	struct error *error);
+
+/* --- transactions ---------------------------------------------------------------------------- */
+
+struct bytes {
+	const void *data;
+	size_t length;
+};
+
+/* The environment of a volume, loaded when first asked for. Counted: env_put() for each. */
+int env_get(struct pool *pool, uint32_t volume, struct env **env);
+void env_put(struct env *env);
+/* The pool's own, valid as long as the pool. Keys that begin with 'V', 'N' and 'P' are the volume
+ * table, below; the others are the pool's. */
+struct env *pool_env(struct pool *pool);
+
+/*
+ * A transaction that may change `env` (NULL: none but the pool's) and the pool's environment. It
+ * belongs to the thread that began it. Waits while the journal's ring is full.
+ * -EROFS when the pool is read-only, the pool's failure when it has stopped.
+ */
+int txn_begin(struct pool *pool, struct env *env, struct txn **txn);
+/* A read-only look at one environment as it is now; ended by txn_abort(). Any number at once. */
+int view_begin(struct env *env, struct txn **txn);
+
+/* Values stay valid until the transaction's next change or end. -ENOENT. */
+int txn_get(struct txn *txn, struct env *env, struct bytes key, struct bytes *value);
+/* The first key at or after `key` (or the last at or before it), with its value. -ENOENT. */
+int txn_seek(struct txn *txn, struct env *env, struct bytes key, struct bytes *found,
+	struct bytes *value);
+int txn_seek_back(struct txn *txn, struct env *env, struct bytes key, struct bytes *found,
+	struct bytes *value);
+/* -ENOSPC when the environment's memory is used up, -E2BIG when the record is larger than the
+ * journal takes (see txn_room()); after an error only txn_abort() may follow. */
+int txn_put(struct txn *txn, struct env *env, struct bytes key, struct bytes value);
+int txn_delete(struct txn *txn, struct env *env, struct bytes key);
+/* Bytes of changes that still fit into this transaction's record. */
+size_t txn_room(const struct txn *txn);
+/* LSN that this transaction will have is not known before; 0 in *lsn when it changed nothing. */
+int txn_commit(struct txn *txn, uint64_t *lsn);
+void txn_abort(struct txn *txn);
+
+/* A change attribute: greater in every later transaction of the pool, used once; from (epoch, LSN).
+ */
+uint64_t txn_change(const struct txn *txn);
+
+/* Told when an LSN is durable: status 0, or the pool's failure. Embedded by the caller and left
+ * alone until `done`, which runs on an engine thread or before pool_when_durable() returns. */
+struct durable_wait {
+	void (*done)(struct durable_wait *wait, int status);
+	uint64_t lsn;
+	struct durable_wait *next;
+};
+void pool_when_durable(struct pool *pool, uint64_t lsn, struct durable_wait *wait);
+/* The same, waiting. */
+int pool_sync(struct pool *pool, uint64_t lsn);
+
+/* --- the volume table ------------------------------------------------------------------------ */
+
+enum volume_kind { VOLUME_SHARE = 1, VOLUME_DATASET = 2, VOLUME_SNAPSHOT = 3 };
+
+struct volume_row {
+	uint32_t id; /* never used again; 0 is the pool itself */
+	enum volume_kind kind;
+	bool sealed;
+	bool destroying; /* being emptied; has no name any more */
+	uint16_t export_id; /* of NFS; never used again */
+	uint64_t created; /* ns since 1970 */
+	uint8_t uuid[16];
+	char name[POOL_VOLUME_NAME_MAX + 1];
+};
+
+/* In a transaction of the pool's environment. -EEXIST, -ENAMETOOLONG, -EINVAL for a bad name. */
+int volume_row_create(
+	struct txn *txn, const char *name, enum volume_kind kind, struct volume_row *row);
+int volume_row_get(struct txn *txn, uint32_t id, struct volume_row *row);
+int volume_row_find(struct txn *txn, const char *name, struct volume_row *row);
+int volume_row_put(struct txn *txn, const struct volume_row *row);
+/* The volume with the smallest id of at least `id`; -ENOENT. */
+int volume_row_next(struct txn *txn, uint32_t id, struct volume_row *row);
+/* Forgets the row, its name, properties, images and frees all segments of the volume. The
+ * environment must have no users. */
+int volume_row_delete(struct txn *txn, uint32_t id);
+/* The final image: no transaction may change its environment any more. Durable on return. */
+int pool_seal(struct pool *pool, uint32_t volume);
+
+/* Properties of a volume (0: of the pool): short names, text values. -ENOENT. */
+int property_get(struct txn *txn, uint32_t volume, const char *name, char *value, size_t size);
+int property_set(struct txn *txn, uint32_t volume, const char *name, const char *value);
+int property_delete(struct txn *txn, uint32_t volume, const char *name);
+/* The next property after `name` ("" for the first). */
+int property_next(struct txn *txn, uint32_t volume, char *name, size_t name_size, char *value,
+	size_t value_size);
+
+/* --- data ------------------------------------------------------------------------------------ */
+
+/* A run of bytes in a segment; `offset` is in the segment's own linear space. */
+struct extent {
+	uint64_t segment;
+	uint64_t offset;
+	uint64_t length;
+};
+
+/* Opens a stream of segments for a volume. -EMFILE when stream_limit are open. */
+int stream_open(struct pool *pool, uint32_t volume, struct stream **stream);
+/* Pads and submits its open row, leaves its segment to be closed. Does not wait. */
+void stream_close(struct stream *stream);
+
+/*
+ * Appends bytes; they are copied before it returns. Fills extents[0..*count), *count of them at
+ * most on entry (8 is always enough for up to 1 MiB; -E2BIG else), which cover the bytes in order.
+ * `packed` puts up to a cell's worth into one cell where that fits (for whole small files);
+ * without it bytes go on right behind the last append, also in the middle of a block. Waits for
+ * row memory when that is used up. -ENOSPC before anything is taken.
+ */
+int stream_append(struct stream *stream, const struct iovec *iov, unsigned iov_count, size_t length,
+	bool packed, struct extent *extents, unsigned *count);
+/* Bytes that were appended and will never be referred to. */
+void pool_abandon_extents(struct pool *pool, const struct extent *extents, unsigned count);
+
+/*
+ * Waits until the rows of these extents are written and flushed, except for the streams' open
+ * rows, whose bytes txn_refer() puts into the journal. -EIO when a row is lost. Any thread but an
+ * engine's.
+ */
+int pool_settle(struct pool *pool, const struct extent *extents, unsigned count);
+/* Within a transaction: these bytes, appended and settled, are now live. */
+int txn_refer(struct txn *txn, const struct extent *extents, unsigned count);
+/* Within a transaction: these bytes, live until now, are not needed any more. */
+int txn_release(struct txn *txn, const struct extent *extents, unsigned count);
+
+/*
+ * A read of up to many extents into the caller's memory; all of it belongs to the caller until
+ * done(). Straight into `into` where that is aligned and the blocks are whole; otherwise through
+ * buffers of the pool. result: 0, -EIO.
+ */
+struct read_part {
+	struct extent extent; /* any bytes, not only as appended */
+	void *into; /* NULL: check only */
+};
+struct pool_read {
+	struct read_part *parts;
+	unsigned part_count;
+	int result;
+	void (*done)(
+		struct pool_read *read); /* on an engine thread, or before pool_read() returns */
+	void *data;
+	/* the pool's own */
+	_Atomic unsigned pending;
+	_Atomic int failed;
+	struct pool *pool;
+};
+void pool_read(struct pool *pool, struct pool_read *read);
+int pool_read_wait(struct pool *pool, struct read_part *parts, unsigned part_count);
+
+/* The emptiest closed segment of a volume with less than `percent` live, for a compactor: its id,
+ * or 0. Segments in `skip` are passed over. */
+uint64_t pool_sparse_segment(struct pool *pool, uint32_t volume, unsigned percent,
+	const uint64_t *skip, unsigned skip_count);
+/* Free and all data space of the pool in bytes as a user sees it (k'/(k'+m) of what is not kept in
+ * reserve). */
+void pool_space(struct pool *pool, uint64_t *total, uint64_t *free_bytes);
+/* Live bytes of one volume. */
+uint64_t pool_volume_live(struct pool *pool, uint32_t volume);
+/* For checks: calls back with each segment of a volume. */
+int pool_each_segment(struct pool *pool, uint32_t volume,
+	int (*each)(void *data, uint64_t segment, uint64_t length, uint64_t live), void *data);
+
+#endif

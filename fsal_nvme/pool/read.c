@@ -1,0 +1,481 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * Reads. Each part is cut into pieces, and each piece is one read of one device:
+ *
+ *   rows still in memory          copied inside pool_read()
+ *   a piece                       bytes from the device and checksums, at the same time
+ *   -> both there                 each block against its checksum
+ *   -> a block is bad, unreadable, or its device cannot be used
+ *                                 rebuilt from the other chunks and proven (rebuild.c), given to
+ *                                 the caller, written back (read_repair.c)
+ *   -> delivered                  what went through a bounce buffer is copied out
+ *   -> not to be had              a line in the log, -EIO for the whole read
+ *
+ * Bytes go straight to the caller's memory where that is aligned and the block whole. A row leaves
+ * memory, and checksums leave it for the chunks, under segment->lock and only when what replaces
+ * them is readable; so one look under that lock says where a row's bytes are, and the answer "on
+ * its devices" stays true.
+ */
+#include "pool/read.h"
+#include "pool/row.h"
+
+#include <assert.h>
+#include <inttypes.h>
+
+struct piece {
+	struct io io;
+	struct pool_read *read;
+	const struct read_part *part;
+	struct segment *segment; /* with a reference */
+	struct sums_want want;
+	struct rebuild rebuild;
+	struct cut cut;
+	uint64_t block; /* first, of the chunk's cells */
+	unsigned count; /* blocks */
+	unsigned direct_first, direct_end; /* these go straight to the caller's memory ... */
+	uint8_t *bounce; /* ... the others in here, in order */
+	_Atomic unsigned waiting; /* for bytes, for checksums */
+	int sums_result;
+	uint64_t bad;
+	uint32_t sums[SPAN_BLOCKS];
+	struct iovec iov[]; /* one a cell, two for ragged ends */
+};
+
+static void read_put(struct pool_read *read)
+{
+	if (atomic_fetch_sub(&read->pending, 1) != 1)
+		return;
+	read->result = atomic_load(&read->failed);
+	read->done(read);
+}
+
+static void read_fail(struct pool_read *read)
+{
+	atomic_store(&read->failed, -EIO);
+}
+
+/* --- a piece's memory --------------------------------------------------------------------- */
+
+static size_t piece_bounce_size(const struct piece *piece)
+{
+	return (size_t)(piece->count - (piece->direct_end - piece->direct_first)) * BLOCK_SIZE;
+}
+
+/* Where the caller wants byte `at` of the chunk. */
+static uint8_t *piece_target(const struct piece *piece, uint64_t at)
+{
+	uint64_t linear = chunk_to_linear(&piece->segment->layout, piece->cut.chunk, at);
+
+	return (uint8_t *)piece->part->into + (linear - piece->part->extent.offset);
+}
+
+static bool piece_is_direct(const struct piece *piece, unsigned i)
+{
+	return i >= piece->direct_first && i < piece->direct_end;
+}
+
+/* Where block `i` of the piece is read to. */
+static uint8_t *piece_block(const struct piece *piece, unsigned i)
+{
+	if (piece_is_direct(piece, i))
+		return piece_target(piece, (piece->block + i) * BLOCK_SIZE);
+	if (i >= piece->direct_end)
+		i -= piece->direct_end - piece->direct_first;
+	return piece->bounce + (size_t)i * BLOCK_SIZE;
+}
+
+static void piece_place(struct piece *piece)
+{
+	const struct cut *cut = &piece->cut;
+	uint64_t phase = (uint64_t)(uintptr_t)piece->part->into - piece->part->extent.offset;
+
+	piece->block = cut->from / BLOCK_SIZE;
+	piece->count = (unsigned)((cut->to + BLOCK_SIZE - 1) / BLOCK_SIZE - piece->block);
+	if (!piece->part->into || phase % BLOCK_SIZE)
+		return;
+	piece->direct_first = cut->from % BLOCK_SIZE != 0;
+	piece->direct_end = piece->count - (cut->to % BLOCK_SIZE != 0);
+	if (piece->direct_end < piece->direct_first)
+		piece->direct_end = piece->direct_first;
+}
+
+/* The piece's blocks as few runs of memory. */
+static unsigned piece_iovecs(struct piece *piece)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < piece->count; i++) {
+		uint8_t *at = piece_block(piece, i);
+		struct iovec *last = n ? &piece->iov[n - 1] : NULL;
+
+		if (last && (uint8_t *)last->iov_base + last->iov_len == at)
+			last->iov_len += BLOCK_SIZE;
+		else
+			piece->iov[n++] = (struct iovec){.iov_base = at, .iov_len = BLOCK_SIZE};
+	}
+	return n;
+}
+
+static void piece_free(struct piece *piece)
+{
+	buffer_free(piece->read->pool->engine, piece->bounce, piece_bounce_size(piece));
+	segment_put(piece->segment);
+	free(piece);
+}
+
+static struct piece *piece_create(struct pool_read *read, const struct read_part *part,
+	struct segment *segment, const struct cut *cut)
+{
+	uint32_t cell = segment->layout.cell;
+	size_t runs = (size_t)((cut->to - 1) / cell - cut->from / cell) + 3;
+	struct piece *piece = malloc(sizeof(*piece) + runs * sizeof(struct iovec));
+
+	if (!piece)
+		return NULL;
+	memset(piece, 0, offsetof(struct piece, sums));
+	segment_ref(segment);
+	piece->read = read;
+	piece->part = part;
+	piece->segment = segment;
+	piece->cut = *cut;
+	piece_place(piece);
+	if (piece_bounce_size(piece) == 0)
+		return piece;
+	piece->bounce = buffer_alloc(read->pool->engine, piece_bounce_size(piece));
+	if (piece->bounce)
+		return piece;
+	piece_free(piece);
+	return NULL;
+}
+
+/* --- a piece's end ------------------------------------------------------------------------ */
+
+static void piece_end(struct piece *piece)
+{
+	struct pool_read *read = piece->read;
+
+	piece_free(piece);
+	read_put(read);
+}
+
+/* Copies what the caller wants of block `i` out of the bounce buffer. */
+static void piece_copy_out(const struct piece *piece, unsigned i)
+{
+	uint64_t start = (piece->block + i) * BLOCK_SIZE;
+	uint64_t from = start > piece->cut.from ? start : piece->cut.from;
+	uint64_t to = start + BLOCK_SIZE < piece->cut.to ? start + BLOCK_SIZE : piece->cut.to;
+
+	memcpy(piece_target(piece, from), piece_block(piece, i) + (from - start), to - from);
+}
+
+static void piece_deliver(struct piece *piece)
+{
+	for (unsigned i = 0; piece->part->into && i < piece->count; i++) {
+		if (!piece_is_direct(piece, i))
+			piece_copy_out(piece, i);
+	}
+	piece_end(piece);
+}
+
+static void piece_lost(struct piece *piece, uint64_t bits, const char *why)
+{
+	chunk_lost(piece->read->pool, piece->segment, piece->cut.chunk,
+		piece->block + (unsigned)__builtin_ctzll(bits), why);
+	read_fail(piece->read);
+	piece_end(piece);
+}
+
+/* --- rebuilding bad blocks ---------------------------------------------------------------- */
+
+static void piece_rebuilt(struct rebuild *rebuild)
+{
+	struct piece *piece = (struct piece *)((char *)rebuild - offsetof(struct piece, rebuild));
+	unsigned first = (unsigned)(rebuild->block - piece->block);
+	uint64_t proven = rebuild->proven, lost = rebuild->wanted & ~proven;
+
+	for (uint64_t bits = proven; bits; bits &= bits - 1) {
+		unsigned i = (unsigned)__builtin_ctzll(bits);
+
+		memcpy(piece_block(piece, first + i), rebuild->out + (size_t)i * BLOCK_SIZE,
+			BLOCK_SIZE);
+	}
+	if (proven && (!piece->io.result || piece->io.result == -EIO))
+		repair_blocks_later(rebuild->pool, piece->segment, piece->cut.chunk, rebuild->block,
+			rebuild->out, proven);
+	rebuild_free(rebuild);
+	if (lost)
+		piece_lost(piece, lost << first,
+			"too few of the other chunks' blocks are what their checksums say");
+	else
+		piece_deliver(piece);
+}
+
+static void piece_rebuild(struct piece *piece)
+{
+	unsigned first = (unsigned)__builtin_ctzll(piece->bad);
+	unsigned last = 63 - (unsigned)__builtin_clzll(piece->bad);
+
+	piece->rebuild = (struct rebuild){.pool = piece->read->pool,
+		.segment = piece->segment,
+		.block = piece->block + first,
+		.chunk = piece->cut.chunk,
+		.count = last - first + 1,
+		.wanted = piece->bad >> first,
+		.sums = piece->sums + first,
+		.done = piece_rebuilt};
+	rebuild_start(&piece->rebuild);
+}
+
+/* --- bytes and checksums ------------------------------------------------------------------ */
+
+/* The blocks that did not come, or came wrong. */
+static uint64_t piece_bad(struct piece *piece)
+{
+	struct pool *pool = piece->read->pool;
+	uint64_t bad = 0;
+
+	if (!piece->io.device)
+		return low_bits(piece->count);
+	if (piece->io.result) {
+		chunk_read_failed(pool, piece->segment, piece->cut.chunk, piece->io.offset,
+			piece->count, piece->io.result);
+		return low_bits(piece->count);
+	}
+	for (unsigned i = 0; i < piece->count; i++)
+		bad |= blocks_bad(piece_block(piece, i), &piece->sums[i], 1) << i;
+	if (bad)
+		chunk_rotten(pool, piece->segment, piece->cut.chunk,
+			piece->io.offset + (uint64_t)__builtin_ctzll(bad) * BLOCK_SIZE,
+			(unsigned)__builtin_popcountll(bad));
+	return bad;
+}
+
+static void piece_arrived(struct piece *piece)
+{
+	if (atomic_fetch_sub(&piece->waiting, 1) != 1)
+		return;
+	if (piece->sums_result) {
+		piece_lost(piece, 1, "no copy of its checksums can be read");
+		return;
+	}
+	piece->bad = piece_bad(piece);
+	if (piece->bad)
+		piece_rebuild(piece);
+	else
+		piece_deliver(piece);
+}
+
+static void piece_read_done(struct io *io)
+{
+	piece_arrived(io->data);
+}
+
+static void piece_sums_done(struct sums_want *want, int result)
+{
+	struct piece *piece = (struct piece *)((char *)want - offsetof(struct piece, want));
+
+	piece->sums_result = result;
+	piece_arrived(piece);
+}
+
+/* True: bytes are on their way once the batch is submitted. */
+static bool piece_read_device(struct piece *piece, struct io_batch *batch)
+{
+	struct pool *pool = piece->read->pool;
+	struct io *io = &piece->io;
+
+	if (!chunk_usable(pool, piece->segment, piece->cut.chunk))
+		return false;
+	io_prepare(io, IO_READ, segment_member(pool, piece->segment, piece->cut.chunk)->device,
+		segment_block_offset(pool, piece->segment, piece->cut.chunk, piece->block), NULL,
+		0);
+	io->iov = piece->iov;
+	io->iov_count = piece_iovecs(piece);
+	io->done = piece_read_done;
+	io->data = piece;
+	batch_add(batch, io);
+	return true;
+}
+
+static void piece_start(struct piece *piece, struct io_batch *batch)
+{
+	int result;
+
+	atomic_init(&piece->waiting, 2);
+	if (!piece_read_device(piece, batch))
+		piece_arrived(piece);
+	piece->want = (struct sums_want){.pool = piece->read->pool,
+		.segment = piece->segment,
+		.block = piece->block,
+		.sums = piece->sums,
+		.chunk = piece->cut.chunk,
+		.count = piece->count,
+		.repair = true,
+		.done = piece_sums_done};
+	result = sums_get(&piece->want);
+	if (result == -EINPROGRESS)
+		return;
+	piece->sums_result = result;
+	piece_arrived(piece);
+}
+
+/* --- parts -------------------------------------------------------------------------------- */
+
+/* A run of a segment's linear space that is all in one row's memory, or all on the devices. */
+struct run {
+	uint64_t from, to;
+	struct row *row; /* with a reference, or NULL */
+};
+
+static bool rows_closed(const struct segment *segment)
+{
+	return !segment->sums && segment->row.state == SEGMENT_CLOSED;
+}
+
+/* Under segment->lock: the end of the rows from `index` on that are on the devices. */
+static uint32_t rows_on_devices(const struct segment *segment, uint32_t index)
+{
+	if (rows_closed(segment))
+		return segment->row.rows;
+	if (!segment->sums)
+		return index;
+	while (index < segment->layout.rows && segment->row_done[index] == ROW_IS_DONE &&
+		!segment->rows[index])
+		index++;
+	return index;
+}
+
+/* The run that starts at run->from; false: nothing is there. */
+static bool run_find(struct segment *segment, uint64_t end, struct run *run)
+{
+	uint64_t row_bytes = segment_row_bytes(segment);
+	uint32_t index = (uint32_t)(run->from / row_bytes), last = index + 1;
+
+	run->row = NULL;
+	pthread_mutex_lock(&segment->lock);
+	if (!rows_closed(segment) && segment->rows)
+		run->row = segment->rows[index];
+	if (run->row)
+		atomic_fetch_add(&run->row->references, 1);
+	else
+		last = rows_on_devices(segment, index);
+	pthread_mutex_unlock(&segment->lock);
+	run->to = last * row_bytes < end ? last * row_bytes : end;
+	return last > index;
+}
+
+static void run_copy(const struct read_part *part, struct segment *segment, const struct run *run)
+{
+	uint64_t row_start = run->row->index * segment_row_bytes(segment);
+
+	/* The data cells come first in a row's memory, so its linear space is as it stands. */
+	if (part->into)
+		memcpy((uint8_t *)part->into + (run->from - part->extent.offset),
+			run->row->memory + (run->from - row_start), run->to - run->from);
+	row_put(run->row);
+}
+
+static bool run_read(struct pool_read *read, const struct read_part *part, struct segment *segment,
+	const struct run *run, struct io_batch *batch)
+{
+	struct cutter cutter;
+	struct cut cut;
+
+	cutter_init(&cutter, &segment->layout, run->from, run->to - run->from);
+	while (cutter_next(&cutter, &cut)) {
+		struct piece *piece = piece_create(read, part, segment, &cut);
+
+		if (!piece) {
+			chunk_lost(read->pool, segment, cut.chunk, cut.from / BLOCK_SIZE,
+				"no memory to read it");
+			return false;
+		}
+		atomic_fetch_add(&read->pending, 1);
+		piece_start(piece, batch);
+	}
+	return true;
+}
+
+static bool extent_fits(const struct segment *segment, const struct extent *extent)
+{
+	uint64_t size = segment->layout.rows * segment_row_bytes(segment);
+
+	return extent->offset <= size && extent->length <= size - extent->offset;
+}
+
+static bool runs_read(struct pool_read *read, const struct read_part *part, struct segment *segment,
+	struct io_batch *batch)
+{
+	uint64_t end = part->extent.offset + part->extent.length;
+	struct run run = {.to = part->extent.offset};
+
+	if (!extent_fits(segment, &part->extent))
+		goto nothing;
+	while (run.to < end) {
+		run.from = run.to;
+		if (!run_find(segment, end, &run))
+			goto nothing;
+		if (run.row)
+			run_copy(part, segment, &run);
+		else if (!run_read(read, part, segment, &run, batch))
+			return false;
+	}
+	return true;
+nothing:
+	log_error("segment %" PRIx64 ": bytes %" PRIu64 " to %" PRIu64
+		  " were asked for, and not all of them were written",
+		segment->id, part->extent.offset, part->extent.offset + part->extent.length);
+	return false;
+}
+
+static void part_start(struct pool_read *read, const struct read_part *part, struct io_batch *batch)
+{
+	struct segment *segment;
+
+	if (part->extent.length == 0)
+		return;
+	segment = segment_get(read->pool, part->extent.segment);
+	if (!segment) {
+		log_error("segment %" PRIx64 ": there is none; %" PRIu64
+			  " bytes of it cannot be read",
+			part->extent.segment, part->extent.length);
+		read_fail(read);
+		return;
+	}
+	if (!runs_read(read, part, segment, batch))
+		read_fail(read);
+	segment_put(segment);
+}
+
+void pool_read(struct pool *pool, struct pool_read *read)
+{
+	struct io_batch batch = {.engine = pool->engine};
+
+	read->pool = pool;
+	atomic_init(&read->pending, 1);
+	atomic_init(&read->failed, 0);
+	for (unsigned i = 0; i < read->part_count; i++)
+		part_start(read, &read->parts[i], &batch);
+	batch_submit(&batch);
+	read_put(read);
+}
+
+static void wait_done(struct pool_read *read)
+{
+	event_signal(read->data, read->result);
+}
+
+int pool_read_wait(struct pool *pool, struct read_part *parts, unsigned part_count)
+{
+	struct event event;
+	struct pool_read read = {
+		.parts = parts, .part_count = part_count, .done = wait_done, .data = &event};
+	int result;
+
+	event_init(&event, pool->engine);
+	pool_read(pool, &read);
+	result = event_wait(&event);
+	/* The read would go on using this stack. */
+	assert(atomic_load(&event.state) == 1 && "pool_read_wait() on a paused host");
+	return result;
+}

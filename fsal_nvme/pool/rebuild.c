@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * Blocks from the other chunks. A rebuild reads the same blocks of as many other chunks as are
+ * missing to k proven ones, data first, in waves: what turns out bad in one wave is made up for by
+ * more chunks in the next, until there is enough or nobody is left. Each source block is proven by
+ * its own checksum before it is used, and each result by the wanted chunk's.
+ */
+#include "pool/read.h"
+
+#include <assert.h>
+
+#include "common/crc32c.h"
+
+uint64_t blocks_bad(const uint8_t *bytes, const uint32_t *sums, unsigned count)
+{
+	uint64_t bad = 0;
+
+	for (unsigned i = 0; i < count; i++) {
+		if (crc32c(bytes + (size_t)i * BLOCK_SIZE, BLOCK_SIZE) != sums[i])
+			bad |= UINT64_C(1) << i;
+	}
+	return bad;
+}
+
+/* --- bands -------------------------------------------------------------------------------- */
+
+struct band *band_create(struct pool *pool, struct segment *segment, uint64_t block, unsigned count)
+{
+	unsigned width = segment_width(segment);
+	struct band *band = calloc(1, sizeof(*band) + width * sizeof(struct source));
+
+	assert(count > 0 && count <= SPAN_BLOCKS);
+	if (!band)
+		return NULL;
+	segment_ref(segment);
+	band->pool = pool;
+	band->segment = segment;
+	band->block = block;
+	band->count = count;
+	for (unsigned i = 0; i < width; i++)
+		band->sources[i].band = band;
+	return band;
+}
+
+void band_free(struct band *band)
+{
+	unsigned width;
+
+	if (!band)
+		return;
+	width = segment_width(band->segment);
+	for (unsigned i = 0; i < width; i++)
+		buffer_free(band->pool->engine, band->sources[i].memory,
+			(size_t)band->count * BLOCK_SIZE);
+	segment_put(band->segment);
+	free(band);
+}
+
+static void band_put(struct band *band)
+{
+	if (atomic_fetch_sub(&band->pending, 1) == 1)
+		band->done(band);
+}
+
+/* Bytes and checksums are both there, or are not to be had. */
+static void source_judge(struct source *source)
+{
+	struct band *band = source->band;
+	unsigned chunk = (unsigned)(source - band->sources);
+	uint64_t bad;
+
+	if (source->io.result)
+		chunk_read_failed(band->pool, band->segment, chunk, source->io.offset, band->count,
+			source->io.result);
+	if (source->result || source->sums_result)
+		return;
+	bad = blocks_bad(source->memory, source->sums, band->count);
+	source->good = low_bits(band->count) & ~bad;
+	if (bad)
+		chunk_rotten(band->pool, band->segment, chunk, source->io.offset,
+			(unsigned)__builtin_popcountll(bad));
+}
+
+static void source_arrived(struct source *source)
+{
+	if (atomic_fetch_sub(&source->waiting, 1) != 1)
+		return;
+	source_judge(source);
+	band_put(source->band);
+}
+
+static void source_sums_done(struct sums_want *want, int result)
+{
+	struct source *source = (struct source *)((char *)want - offsetof(struct source, want));
+
+	source->sums_result = result;
+	source_arrived(source);
+}
+
+static void source_read_done(struct io *io)
+{
+	struct source *source = io->data;
+
+	source->result = io->result;
+	source_arrived(source);
+}
+
+/* Prepares the device's part; not 0: there is none. */
+static int source_prepare(struct source *source, unsigned chunk)
+{
+	struct band *band = source->band;
+	size_t length = (size_t)band->count * BLOCK_SIZE;
+
+	if (!chunk_usable(band->pool, band->segment, chunk))
+		return -ENODEV;
+	source->memory = buffer_alloc(band->pool->engine, length);
+	if (!source->memory)
+		return -ENOMEM;
+	io_prepare(&source->io, IO_READ, segment_member(band->pool, band->segment, chunk)->device,
+		segment_block_offset(band->pool, band->segment, chunk, band->block), source->memory,
+		length);
+	source->io.done = source_read_done;
+	source->io.data = source;
+	return 0;
+}
+
+static void source_start(struct source *source, unsigned chunk, struct io_batch *batch)
+{
+	struct band *band = source->band;
+	int result;
+
+	source->asked = true;
+	atomic_init(&source->waiting, 2);
+	source->result = source_prepare(source, chunk);
+	if (source->result)
+		source_arrived(source);
+	else
+		batch_add(batch, &source->io);
+	source->want = (struct sums_want){.pool = band->pool,
+		.segment = band->segment,
+		.block = band->block,
+		.sums = source->sums,
+		.chunk = chunk,
+		.count = band->count,
+		.repair = band->repair,
+		.done = source_sums_done};
+	result = sums_get(&source->want);
+	if (result == -EINPROGRESS)
+		return;
+	source->sums_result = result;
+	source_arrived(source);
+}
+
+void band_read(struct band *band, uint32_t chunks, void (*done)(struct band *band))
+{
+	struct io_batch batch = {.engine = band->pool->engine};
+
+	band->done = done;
+	atomic_init(&band->pending, 1 + (unsigned)__builtin_popcount(chunks));
+	for (; chunks; chunks &= chunks - 1) {
+		unsigned chunk = (unsigned)__builtin_ctz(chunks);
+
+		source_start(&band->sources[chunk], chunk, &batch);
+	}
+	batch_submit(&batch);
+	band_put(band);
+}
+
+/* The first k chunks but `chunk` whose block `at` is proven; 0 when there are not so many. */
+static uint32_t block_sources(const struct band *band, unsigned chunk, unsigned at)
+{
+	unsigned width = segment_width(band->segment), found = 0;
+	uint32_t set = 0;
+
+	for (unsigned i = 0; i < width && found < band->segment->layout.data; i++) {
+		if (i == chunk || !(band->sources[i].good >> at & 1))
+			continue;
+		set |= UINT32_C(1) << i;
+		found++;
+	}
+	return found == band->segment->layout.data ? set : 0;
+}
+
+/* Blocks [at, at + count) of a chunk from the chunks of `set`. */
+static int decode_run(
+	struct band *band, unsigned chunk, uint32_t set, unsigned at, unsigned count, uint8_t *out)
+{
+	const struct layout *layout = &band->segment->layout;
+	size_t offset = (size_t)at * BLOCK_SIZE;
+	uint8_t have[POOL_WIDTH_MAX], wanted = (uint8_t)chunk;
+	uint8_t *in[POOL_WIDTH_MAX], *result = out + offset;
+	unsigned n = 0;
+
+	for (; set; set &= set - 1) {
+		have[n] = (uint8_t)__builtin_ctz(set);
+		in[n] = band->sources[have[n]].memory + offset;
+		n++;
+	}
+	return erasure_rebuild(band->pool, layout->data, layout->parity, (size_t)count * BLOCK_SIZE,
+		have, in, &wanted, 1, &result);
+}
+
+uint64_t band_decode(
+	struct band *band, unsigned chunk, uint64_t bits, const uint32_t *sums, uint8_t *out)
+{
+	uint64_t proven = 0;
+
+	for (unsigned at = 0, end; at < band->count; at = end) {
+		uint32_t set = bits >> at & 1 ? block_sources(band, chunk, at) : 0;
+
+		end = at + 1;
+		if (!set)
+			continue;
+		while (end < band->count && bits >> end & 1 &&
+			block_sources(band, chunk, end) == set)
+			end++;
+		if (decode_run(band, chunk, set, at, end - at, out))
+			continue;
+		proven |= (low_bits(end - at) &
+				  ~blocks_bad(out + (size_t)at * BLOCK_SIZE, sums + at, end - at))
+			  << at;
+	}
+	return proven;
+}
+
+/* --- rebuilding --------------------------------------------------------------------------- */
+
+/* How many proven blocks the worst of the wanted places still lacks. */
+static unsigned lacking(const struct rebuild *rebuild)
+{
+	const struct layout *layout = &rebuild->segment->layout;
+	unsigned most = 0;
+
+	for (uint64_t bits = rebuild->wanted; bits; bits &= bits - 1) {
+		unsigned at = (unsigned)__builtin_ctzll(bits), have = 0;
+
+		for (unsigned i = 0; i < layout->data + layout->parity; i++)
+			have += rebuild->band->sources[i].good >> at & 1;
+		if (have < layout->data && layout->data - have > most)
+			most = layout->data - have;
+	}
+	return most;
+}
+
+/* The chunks to ask next. */
+static uint32_t next_sources(const struct rebuild *rebuild)
+{
+	unsigned lack = lacking(rebuild), width = segment_width(rebuild->segment);
+	uint32_t set = 0;
+
+	for (unsigned i = 0; i < width && lack > 0; i++) {
+		if (i == rebuild->chunk || rebuild->band->sources[i].asked ||
+			!chunk_usable(rebuild->pool, rebuild->segment, i))
+			continue;
+		set |= UINT32_C(1) << i;
+		lack--;
+	}
+	return set;
+}
+
+static void rebuild_finish(struct rebuild *rebuild)
+{
+	struct band *band = rebuild->band;
+
+	if (band)
+		rebuild->out =
+			buffer_alloc(rebuild->pool->engine, (size_t)rebuild->count * BLOCK_SIZE);
+	if (rebuild->out)
+		rebuild->proven = band_decode(
+			band, rebuild->chunk, rebuild->wanted, rebuild->sums, rebuild->out);
+	rebuild->done(rebuild);
+}
+
+static void rebuild_wave(struct band *band)
+{
+	struct rebuild *rebuild = band->data;
+	uint32_t more = next_sources(rebuild);
+
+	if (more)
+		band_read(band, more, rebuild_wave);
+	else
+		rebuild_finish(rebuild);
+}
+
+void rebuild_start(struct rebuild *rebuild)
+{
+	rebuild->out = NULL;
+	rebuild->proven = 0;
+	rebuild->band =
+		band_create(rebuild->pool, rebuild->segment, rebuild->block, rebuild->count);
+	if (!rebuild->band) {
+		rebuild_finish(rebuild);
+		return;
+	}
+	rebuild->band->data = rebuild;
+	rebuild->band->repair = true;
+	rebuild_wave(rebuild->band);
+}
+
+void rebuild_free(struct rebuild *rebuild)
+{
+	buffer_free(rebuild->pool->engine, rebuild->out, (size_t)rebuild->count * BLOCK_SIZE);
+	band_free(rebuild->band);
+}

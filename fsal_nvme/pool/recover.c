@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * What an opening does with the segments that earlier epochs left.
+ *
+ * An epoch whose owner may still write (paused, not known to be fenced or dead) keeps its slots:
+ * its reserved segments are not given to anyone, its open ones are "frozen": their rows are read by
+ * the checksums that the journal recorded, their tails from the journal's bytes, and nothing is
+ * written to them. That is why nothing has to be moved at a take-over: what such an owner writes
+ * late goes to rows that no checksum names, or is the very bytes that are there.
+ *
+ * Once the owner is known to be dead, reserved segments are freed and frozen ones closed.
+ */
+#include <stdio.h>
+
+#include "pool/internal.h"
+
+bool epoch_is_dead(const struct pool *pool, uint64_t epoch)
+{
+	for (unsigned i = 0; i < pool->label.span_count; i++)
+		if (pool->label.spans[i].epoch == epoch)
+			return pool->label.spans[i].dead;
+	return epoch != pool->epoch;
+}
+
+/* --- the table ----------------------------------------------------------------------------------
+ */
+
+static const struct segment_row *root_row(const struct pool *pool, uint64_t id)
+{
+	for (unsigned i = 0; i < pool->label.root_segment_count; i++)
+		if (pool->label.root_segments[i].id == id)
+			return &pool->label.root_segments[i];
+	return NULL;
+}
+
+/* The root was written after the image was closed, and may be ahead of the journal. */
+static int add_segment(struct pool *pool, struct txn *view, struct segment_row *row)
+{
+	const struct segment_row *root = root_row(pool, row->id);
+	struct segment *segment;
+	int rc;
+
+	if (root)
+		*row = *root;
+	rc = place_take(pool, row);
+	if (!rc)
+		rc = segment_insert(pool, row, &segment);
+	if (rc)
+		return rc;
+	if (row->state == SEGMENT_OPEN) {
+		segment->frozen = true;
+		rc = segment_load_open(pool, view, segment);
+	}
+	segment_put(segment);
+	return rc;
+}
+
+static int add_all(struct pool *pool, struct txn *view)
+{
+	uint8_t key[9] = {KEY_SEGMENT};
+	struct bytes found, value;
+	uint64_t next = 0;
+	int rc;
+
+	for (;;) {
+		struct writer w = writer_on(key + 1, 8);
+		struct segment_row row;
+		struct reader r;
+
+		put_be64(&w, next);
+		rc = txn_seek(view, pool->env, (struct bytes){key, sizeof(key)}, &found, &value);
+		if (rc || found.length != 9 || *(const uint8_t *)found.data != KEY_SEGMENT)
+			return rc == -ENOENT ? 0 : rc;
+		r = reader_on(value.data, value.length);
+		rc = segment_row_decode(&row, &r);
+		if (!rc)
+			rc = add_segment(pool, view, &row);
+		if (rc) {
+			log_error("pool %s: the row of segment %llx is wrong: %s", pool->label.name,
+				(unsigned long long)row.id, strerror(-rc));
+			return rc;
+		}
+		next = row.id + 1;
+	}
+}
+
+int recover_table(struct pool *pool)
+{
+	struct txn *view;
+	int rc = view_begin(pool->env, &view);
+
+	if (rc)
+		return rc;
+	rc = add_all(pool, view);
+	txn_abort(view);
+	return rc;
+}
+
+/* --- images that are referred to
+ * -------------------------------------------------------------------- */
+
+struct id_set {
+	uint64_t *ids;
+	size_t count, room;
+};
+
+static int set_add(struct id_set *set, uint64_t id)
+{
+	if (set->count == set->room) {
+		size_t room = set->room ? 2 * set->room : 64;
+		uint64_t *ids = realloc(set->ids, room * sizeof(*ids));
+
+		if (!ids)
+			return -ENOMEM;
+		set->ids = ids;
+		set->room = room;
+	}
+	set->ids[set->count++] = id;
+	return 0;
+}
+
+static bool set_has(const struct id_set *set, uint64_t id)
+{
+	for (size_t i = 0; i < set->count; i++)
+		if (set->ids[i] == id)
+			return true;
+	return false;
+}
+
+static int add_image(struct id_set *set, struct bytes value)
+{
+	struct reader r = reader_on(value.data, value.length);
+	struct image_row *row = malloc(sizeof(*row));
+	int rc = row ? image_row_decode(row, &r) : -ENOMEM;
+
+	for (uint32_t i = 0; !rc && i < row->extent_count; i++)
+		rc = set_add(set, row->extents[i].segment);
+	free(row);
+	return rc;
+}
+
+static int image_segments(struct pool *pool, struct id_set *set)
+{
+	uint8_t key[POOL_KEY_MAX + 1] = {KEY_IMAGE};
+	size_t length = 1;
+	struct bytes found, value;
+	struct txn *view;
+	int rc = view_begin(pool->env, &view);
+
+	if (rc)
+		return rc;
+	for (unsigned i = 0; !rc && i < pool->label.root_segment_count; i++)
+		rc = set_add(set, pool->label.root_segments[i].id);
+	while (!rc) {
+		rc = txn_seek(view, pool->env, (struct bytes){key, length}, &found, &value);
+		if (rc || *(const uint8_t *)found.data != KEY_IMAGE)
+			break;
+		rc = add_image(set, value);
+		memcpy(key, found.data, found.length);
+		key[found.length] = 0; /* the smallest key behind it */
+		length = found.length + 1;
+	}
+	txn_abort(view);
+	return rc == -ENOENT ? 0 : rc;
+}
+
+/* --- segments of dead epochs
+ * ------------------------------------------------------------------------ */
+
+enum verdict { KEEP, FREE, RECORD, CLOSE };
+
+static enum verdict judge(struct pool *pool, const struct segment *s, const struct id_set *images)
+{
+	if (s->row.epoch == pool->epoch || !epoch_is_dead(pool, s->row.epoch))
+		return KEEP;
+	if (set_has(images, s->id))
+		return root_row(pool, s->id) ? RECORD : KEEP;
+	if (s->row.purpose == PURPOSE_IMAGE || s->row.state == SEGMENT_RESERVED || !s->row.live)
+		return FREE;
+	return s->row.state == SEGMENT_OPEN ? CLOSE : KEEP;
+}
+
+static int settle_one(struct pool *pool, struct segment *s, enum verdict verdict)
+{
+	struct txn *txn;
+	uint64_t lsn;
+	int rc = txn_begin(pool, NULL, &txn);
+
+	if (rc)
+		return rc;
+	rc = verdict == FREE ? segment_free(txn, s) : segment_record(txn, s);
+	if (rc) {
+		txn_abort(txn);
+		return rc;
+	}
+	return txn_commit(txn, &lsn);
+}
+
+int recover_segments(struct pool *pool)
+{
+	struct segment **list = NULL;
+	struct id_set images = {0};
+	unsigned count = 0;
+	int rc = image_segments(pool, &images);
+
+	if (!rc)
+		rc = segment_list(pool, &list, &count);
+	for (unsigned i = 0; i < count; i++) {
+		enum verdict verdict = rc ? KEEP : judge(pool, list[i], &images);
+
+		if (verdict == CLOSE)
+			list[i]->filled = true;
+		else if (verdict != KEEP)
+			rc = settle_one(pool, list[i], verdict);
+		segment_put(list[i]);
+	}
+	free(list);
+	free(images.ids);
+	return rc;
+}

@@ -1,0 +1,462 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * The segment table in memory, and the life of a segment:
+ *
+ *   reserved   slots taken and recorded, durable: only now may its owner write there
+ *   open       a stream fills it; checksums of its rows stand in the pool's environment
+ *   closed     headers and checksum pages stand on all its live chunks
+ *   freed      its row is gone; its slots go back when the last read or repair lets go of it
+ *
+ * A stock of reserved segments is kept, so that an append seldom waits for the journal. When a
+ * stream asks for one, data gets -ENOSPC while images and the compactor still find some: that is
+ * the reserve that lets a full pool delete and checkpoint.
+ */
+#include <stdio.h>
+
+#include "pool/internal.h"
+
+/* --- addresses ------------------------------------------------------------------------------- */
+
+struct member *segment_member(struct pool *pool, const struct segment *s, unsigned chunk)
+{
+	return &pool->devices[s->row.chunks[chunk].device];
+}
+
+static uint64_t slot_offset(struct pool *pool, const struct segment *s, unsigned chunk)
+{
+	struct member *member = segment_member(pool, s, chunk);
+
+	return member->slots_offset +
+	       (uint64_t)s->row.chunks[chunk].slot * member->header.slot_size;
+}
+
+uint64_t segment_header_offset(struct pool *pool, const struct segment *s, unsigned chunk)
+{
+	return slot_offset(pool, s, chunk);
+}
+
+uint64_t segment_page_offset(
+	struct pool *pool, const struct segment *s, unsigned chunk, unsigned of, uint32_t page)
+{
+	return slot_offset(pool, s, chunk) +
+	       (uint64_t)BLOCK_SIZE * (1 + (uint64_t)of * s->layout.pages + page);
+}
+
+uint64_t segment_block_offset(
+	struct pool *pool, const struct segment *s, unsigned chunk, uint64_t block)
+{
+	return slot_offset(pool, s, chunk) + s->layout.cells_offset + block * BLOCK_SIZE;
+}
+
+/* --- the table ------------------------------------------------------------------------------- */
+
+static struct segment **bucket(struct pool *pool, uint64_t id)
+{
+	return &pool->table[(id * 0x9e3779b97f4a7c15ull >> 32) % pool->table_size];
+}
+
+static struct segment *find(struct pool *pool, uint64_t id)
+{
+	struct segment *s = *bucket(pool, id);
+
+	while (s && s->id != id)
+		s = s->hash_next;
+	return s;
+}
+
+struct segment *segment_get(struct pool *pool, uint64_t id)
+{
+	struct segment *s;
+
+	pthread_rwlock_rdlock(&pool->table_lock);
+	s = find(pool, id);
+	if (s)
+		atomic_fetch_add(&s->references, 1);
+	pthread_rwlock_unlock(&pool->table_lock);
+	return s;
+}
+
+static void segment_destroy(struct segment *s)
+{
+	for (uint32_t i = 0; s->rows && i < s->layout.rows; i++)
+		if (s->rows[i])
+			row_put(s->rows[i]);
+	pthread_mutex_destroy(&s->lock);
+	free(s->rows);
+	free(s->sums);
+	free(s->row_done);
+	free(s);
+}
+
+void segment_put(struct segment *s)
+{
+	if (!s || atomic_fetch_sub(&s->references, 1) != 1)
+		return;
+	if (s->freed)
+		place_release(s->pool, &s->row);
+	segment_destroy(s);
+}
+
+static struct segment *segment_new(struct pool *pool, const struct segment_row *row)
+{
+	struct segment *s = calloc(1, sizeof(*s));
+
+	if (!s)
+		return NULL;
+	s->pool = pool;
+	s->id = row->id;
+	s->row = *row;
+	layout_compute(&s->layout, row->data, row->parity, row->cell, pool->header.slot_rows);
+	s->rows = calloc(s->layout.rows, sizeof(struct row *));
+	if (!s->rows) {
+		free(s);
+		return NULL;
+	}
+	pthread_mutex_init(&s->lock, NULL);
+	atomic_init(&s->references, 2);
+	return s;
+}
+
+/* With table_lock for writing. */
+static int table_grow(struct pool *pool)
+{
+	unsigned old_size = pool->table_size, size = old_size ? 2 * old_size : 64;
+	struct segment **old = pool->table, **table = calloc(size, sizeof(*table));
+
+	if (!table)
+		return -ENOMEM;
+	pool->table = table;
+	pool->table_size = size;
+	for (unsigned i = 0; i < old_size; i++) {
+		for (struct segment *s = old[i], *next; s; s = next) {
+			next = s->hash_next;
+			s->hash_next = *bucket(pool, s->id);
+			*bucket(pool, s->id) = s;
+		}
+	}
+	free(old);
+	return 0;
+}
+
+int segment_insert(struct pool *pool, const struct segment_row *row, struct segment **segment)
+{
+	struct segment *s = segment_new(pool, row);
+	int rc = 0;
+
+	if (!s)
+		return -ENOMEM;
+	pthread_rwlock_wrlock(&pool->table_lock);
+	if (pool->segment_count >= pool->table_size)
+		rc = table_grow(pool);
+	if (!rc && find(pool, s->id))
+		rc = -EEXIST;
+	if (!rc) {
+		s->hash_next = *bucket(pool, s->id);
+		*bucket(pool, s->id) = s;
+		pool->segment_count++;
+	}
+	pthread_rwlock_unlock(&pool->table_lock);
+	if (rc)
+		segment_destroy(s);
+	else
+		*segment = s;
+	return rc;
+}
+
+void segment_remove(struct pool *pool, struct segment *segment)
+{
+	struct segment **at;
+
+	pthread_rwlock_wrlock(&pool->table_lock);
+	at = bucket(pool, segment->id);
+	while (*at && *at != segment)
+		at = &(*at)->hash_next;
+	if (*at) {
+		*at = segment->hash_next;
+		pool->segment_count--;
+	}
+	pthread_rwlock_unlock(&pool->table_lock);
+	page_cache_forget(pool, segment->id);
+	segment_put(segment);
+}
+
+int segment_list(struct pool *pool, struct segment ***segments, unsigned *count)
+{
+	struct segment **list;
+	unsigned n = 0;
+
+	pthread_rwlock_rdlock(&pool->table_lock);
+	list = calloc(pool->segment_count + 1, sizeof(*list));
+	for (unsigned i = 0; list && i < pool->table_size; i++) {
+		for (struct segment *s = pool->table[i]; s; s = s->hash_next) {
+			atomic_fetch_add(&s->references, 1);
+			list[n++] = s;
+		}
+	}
+	pthread_rwlock_unlock(&pool->table_lock);
+	*segments = list;
+	*count = n;
+	return list ? 0 : -ENOMEM;
+}
+
+/* --- recording and freeing ---------------------------------------------------------------------
+ */
+
+static struct bytes segment_key(uint8_t key[9], uint8_t prefix, uint64_t id)
+{
+	struct writer w = writer_on(key, 9);
+
+	put_u8(&w, prefix);
+	put_be64(&w, id);
+	return (struct bytes){key, 9};
+}
+
+int segment_record(struct txn *txn, struct segment *segment)
+{
+	uint8_t key[9], value[96 + 6 * POOL_WIDTH_MAX];
+	struct writer w = writer_on(value, sizeof(value));
+
+	segment_row_encode(&segment->row, &w);
+	return txn_put(txn, pool_env(txn_pool(txn)), segment_key(key, KEY_SEGMENT, segment->id),
+		(struct bytes){value, (size_t)(w.at - value)});
+}
+
+/* Deletes all keys that begin with the prefix and the segment's id. */
+static int delete_keys(struct txn *txn, uint8_t prefix, uint64_t id)
+{
+	struct env *env = pool_env(txn_pool(txn));
+	uint8_t key[9], copy[POOL_KEY_MAX];
+	struct bytes first = segment_key(key, prefix, id), found, value;
+	int rc;
+
+	while (!(rc = txn_seek(txn, env, first, &found, &value))) {
+		if (found.length < 9 || memcmp(found.data, key, 9))
+			return 0;
+		memcpy(copy, found.data, found.length);
+		rc = txn_delete(txn, env, (struct bytes){copy, found.length});
+		if (rc)
+			return rc;
+	}
+	return rc == -ENOENT ? 0 : rc;
+}
+
+struct free_hook {
+	struct txn_hook hook;
+	struct pool *pool;
+	struct segment *segment;
+};
+
+static void free_committed(struct txn_hook *hook, uint64_t lsn)
+{
+	struct free_hook *f = (struct free_hook *)hook;
+
+	if (lsn) {
+		f->segment->freed = true;
+		segment_remove(f->pool, f->segment);
+	}
+	free(f);
+}
+
+int segment_free(struct txn *txn, struct segment *segment)
+{
+	struct pool *pool = txn_pool(txn);
+	struct free_hook *hook = malloc(sizeof(*hook));
+	uint8_t key[9];
+	int rc;
+
+	if (!hook)
+		return -ENOMEM;
+	*hook = (struct free_hook){.hook.run = free_committed, .pool = pool, .segment = segment};
+	txn_on_end(txn, &hook->hook);
+	rc = delete_keys(txn, KEY_SUMS, segment->id);
+	if (!rc)
+		rc = delete_keys(txn, KEY_TAIL, segment->id);
+	if (!rc)
+		rc = txn_delete(txn, pool_env(pool), segment_key(key, KEY_SEGMENT, segment->id));
+	return rc;
+}
+
+/* --- reserving -----------------------------------------------------------------------------------
+ */
+
+static void forget_reserved(struct pool *pool, struct segment **list, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++) {
+		list[i]->freed = true;
+		segment_remove(pool, list[i]);
+		segment_put(list[i]);
+	}
+}
+
+static int reserve_one(struct txn *txn, struct segment **segment)
+{
+	struct pool *pool = txn_pool(txn);
+	struct segment_row row = {
+		.epoch = pool->epoch,
+		.generation = 1,
+		.state = SEGMENT_RESERVED,
+		.matrix = 1,
+		.cell = pool->header.cell,
+		.id = pool->epoch << 32 | pool->next_segment,
+	};
+	int rc = place_segment(pool, &row);
+
+	if (rc)
+		return rc;
+	rc = segment_insert(pool, &row, segment);
+	if (rc) {
+		place_release(pool, &row);
+		return rc;
+	}
+	pool->next_segment++;
+	rc = segment_record(txn, *segment);
+	if (rc)
+		forget_reserved(pool, segment, 1);
+	return rc;
+}
+
+/* Reserves up to `wanted` segments, durable; list[i] with a reference each. */
+static int reserve(struct pool *pool, struct segment **list, unsigned wanted, unsigned *count)
+{
+	struct txn *txn;
+	uint64_t lsn;
+	int rc = txn_begin(pool, NULL, &txn);
+	struct bytes value;
+
+	*count = 0;
+	if (rc)
+		return rc;
+	/* Takes the pool environment's lock, which guards next_segment. */
+	rc = txn_get(txn, pool->env, (struct bytes){"", 1}, &value);
+	if (rc == -ENOENT)
+		rc = 0;
+	while (!rc && *count < wanted) {
+		rc = reserve_one(txn, &list[*count]);
+		if (!rc)
+			++*count;
+	}
+	if (rc == -ENOSPC && *count)
+		rc = 0;
+	if (rc) {
+		txn_abort(txn);
+	} else {
+		rc = txn_commit(txn, &lsn);
+		if (!rc)
+			rc = pool_sync(pool, lsn);
+	}
+	if (rc) {
+		forget_reserved(pool, list, *count);
+		*count = 0;
+	}
+	return rc;
+}
+
+static bool all_usable(struct pool *pool, const struct segment *s)
+{
+	for (unsigned i = 0; i < s->layout.data + s->layout.parity; i++) {
+		struct member *member = segment_member(pool, s, i);
+
+		if (!member_usable(member) || atomic_load(&member->failing))
+			return false;
+	}
+	return true;
+}
+
+static struct segment *stock_pop(struct pool *pool)
+{
+	struct segment *s = NULL;
+
+	pthread_rwlock_wrlock(&pool->table_lock);
+	if (pool->stock_count)
+		s = pool->stock[--pool->stock_count];
+	pthread_rwlock_unlock(&pool->table_lock);
+	return s;
+}
+
+static bool stock_push(struct pool *pool, struct segment *s)
+{
+	bool pushed = false;
+
+	pthread_rwlock_wrlock(&pool->table_lock);
+	if (pool->stock_count < pool->stock_size) {
+		pool->stock[pool->stock_count++] = s;
+		pushed = true;
+	}
+	pthread_rwlock_unlock(&pool->table_lock);
+	return pushed;
+}
+
+static int discard(struct pool *pool, struct segment *s)
+{
+	struct txn *txn;
+	uint64_t lsn;
+	int rc = txn_begin(pool, NULL, &txn);
+
+	if (rc)
+		return rc;
+	rc = segment_free(txn, s);
+	if (rc) {
+		txn_abort(txn);
+		return rc;
+	}
+	rc = txn_commit(txn, &lsn);
+	segment_put(s);
+	return rc;
+}
+
+/* One of the stock that lies on usable members only; the others are given up. */
+static int stock_take(struct pool *pool, struct segment **segment)
+{
+	struct segment *s;
+
+	while ((s = stock_pop(pool))) {
+		int rc;
+
+		if (all_usable(pool, s)) {
+			*segment = s;
+			return 0;
+		}
+		rc = discard(pool, s);
+		if (rc)
+			return rc;
+	}
+	return -ENOENT;
+}
+
+int segment_take(
+	struct pool *pool, uint32_t volume, enum segment_purpose purpose, struct segment **segment)
+{
+	unsigned count = 0;
+	int rc;
+
+	if (purpose == PURPOSE_DATA &&
+		place_capacity(pool) + pool->stock_count <= pool->reserve_segments)
+		return -ENOSPC;
+	rc = stock_take(pool, segment);
+	if (rc == -ENOENT)
+		rc = reserve(pool, segment, 1, &count);
+	if (rc)
+		return rc;
+	(*segment)->row.volume = volume;
+	(*segment)->row.purpose = (uint8_t)purpose;
+	(*segment)->row.state = SEGMENT_OPEN;
+	pool_wake_maintenance(pool);
+	return 0;
+}
+
+int segment_restock(struct pool *pool)
+{
+	struct segment *list[16];
+	unsigned wanted = pool->stock_size - pool->stock_count, count;
+	int rc;
+
+	if (wanted > 16)
+		wanted = 16;
+	if (!wanted || pool->read_only)
+		return 0;
+	rc = reserve(pool, list, wanted, &count);
+	for (unsigned i = 0; i < count; i++)
+		if (!stock_push(pool, list[i]))
+			segment_put(list[i]); /* stays reserved until the next opening */
+	return rc == -ENOSPC ? 0 : rc;
+}
