@@ -8,6 +8,45 @@
 
 #include "pool/internal.h"
 
+enum chore { NOTHING, CLOSE, FREE };
+
+static enum chore chore_of(struct pool *pool, struct segment *s)
+{
+	enum chore chore = NOTHING;
+
+	pthread_mutex_lock(&s->lock);
+	if (s->row.state == SEGMENT_OPEN && s->filled)
+		chore = CLOSE;
+	else if (s->row.state == SEGMENT_CLOSED && s->row.purpose == PURPOSE_DATA && !s->row.live &&
+		 !atomic_load(&s->unreferred) && !s->stream)
+		chore = FREE;
+	pthread_mutex_unlock(&s->lock);
+	return chore;
+}
+
+/* Its last bytes were abandoned after it was closed. Looked at again under the transaction. */
+static int free_unused(struct pool *pool, struct segment *s)
+{
+	struct bytes value;
+	struct txn *txn;
+	uint64_t lsn;
+	int rc = txn_begin(pool, NULL, &txn);
+
+	if (rc)
+		return rc;
+	rc = txn_get(txn, pool->env, (struct bytes){"", 1}, &value);
+	rc = rc && rc != -ENOENT ? rc : 0;
+	if (!rc && chore_of(pool, s) == FREE && !s->freed)
+		rc = segment_free(txn, s);
+	if (rc) {
+		txn_abort(txn);
+		return rc;
+	}
+	return txn_commit(txn, &lsn);
+}
+
+/* A segment that cannot be closed because too many of its rows were lost stays as it is; what is
+ * left of it is read by the checksums in the pool's environment. */
 int maintain_close_segments(struct pool *pool)
 {
 	struct segment **list;
@@ -17,8 +56,14 @@ int maintain_close_segments(struct pool *pool)
 	if (rc)
 		return rc;
 	for (unsigned i = 0; i < count; i++) {
-		if (!rc && list[i]->filled && list[i]->row.state == SEGMENT_OPEN)
+		enum chore chore = rc ? NOTHING : chore_of(pool, list[i]);
+
+		if (chore == CLOSE)
 			rc = segment_close(pool, list[i]);
+		else if (chore == FREE)
+			rc = free_unused(pool, list[i]);
+		if (rc == -EIO && !atomic_load(&pool->failure))
+			rc = 0;
 		segment_put(list[i]);
 	}
 	free(list);

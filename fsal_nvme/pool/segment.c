@@ -423,6 +423,16 @@ static int stock_take(struct pool *pool, struct segment **segment)
 	return -ENOENT;
 }
 
+static unsigned stock_count(struct pool *pool)
+{
+	unsigned count;
+
+	pthread_rwlock_rdlock(&pool->table_lock);
+	count = pool->stock_count;
+	pthread_rwlock_unlock(&pool->table_lock);
+	return count;
+}
+
 int segment_take(
 	struct pool *pool, uint32_t volume, enum segment_purpose purpose, struct segment **segment)
 {
@@ -430,7 +440,7 @@ int segment_take(
 	int rc;
 
 	if (purpose == PURPOSE_DATA &&
-		place_capacity(pool) + pool->stock_count <= pool->reserve_segments)
+		place_capacity(pool) + stock_count(pool) <= pool->reserve_segments)
 		return -ENOSPC;
 	rc = stock_take(pool, segment);
 	if (rc == -ENOENT)
@@ -447,7 +457,7 @@ int segment_take(
 int segment_restock(struct pool *pool)
 {
 	struct segment *list[16];
-	unsigned wanted = pool->stock_size - pool->stock_count, count;
+	unsigned wanted = pool->stock_size - stock_count(pool), count;
 	int rc;
 
 	if (wanted > 16)
