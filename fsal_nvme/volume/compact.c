@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * The simplest compactor: all extents of the volume are looked through for those in one segment;
+ * their bytes are read, appended elsewhere, and each extent that is still what it was is replaced.
+ */
+#include "volume/internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "common/log.h"
+
+#define MOVES_MAX 64u /* in one transaction */
+#define SCAN_ROWS 4096u /* looked at in one view */
+#define SKIP_MAX 16u
+
+/* A run of bytes on its way from one place to another. */
+struct move {
+	uint64_t ino, at;
+	struct extent old, fresh[APPEND_EXTENTS];
+	unsigned count;
+};
+
+struct compaction {
+	struct volume *volume;
+	uint64_t segment;
+	uint64_t ino, at; /* looked through up to here */
+	bool end;
+	struct lane_user lane;
+	void *buffer;
+	unsigned count;
+	struct move moves[MOVES_MAX];
+};
+
+/* --- finding ---------------------------------------------------------------------------------- */
+
+static void found(struct compaction *c, uint64_t at, const struct extent *extent)
+{
+	struct move *move = &c->moves[c->count++];
+
+	move->ino = c->ino;
+	move->at = at;
+	move->old = *extent;
+	if (move->old.length > APPEND_MAX)
+		move->old.length = APPEND_MAX;
+	c->at = at + move->old.length;
+}
+
+/* Looks at the extent that holds or follows (c->ino, c->at), and moves on. */
+static int look(struct compaction *c, struct txn *view)
+{
+	struct bytes key_found, row;
+	struct extent extent;
+	struct key key;
+	uint64_t at;
+	int r = extent_next(c->volume, view, c->ino, c->at, &at, &extent);
+
+	if (!r && extent.segment == c->segment)
+		found(c, at, &extent);
+	else if (!r)
+		c->at = at + extent.length;
+	if (r != -ENOENT)
+		return r;
+	r = txn_seek(
+		view, c->volume->env, key_pair(&key, ROW_EXTENT, c->ino + 1, 0), &key_found, &row);
+	c->end = r == -ENOENT || (!r && !key_is_pair(key_found, ROW_EXTENT, &c->ino, &c->at));
+	return c->end ? 0 : r;
+}
+
+static int scan(struct compaction *c)
+{
+	struct txn *view;
+	int r = view_begin(c->volume->env, &view);
+
+	if (r)
+		return r;
+	for (unsigned i = 0; !r && i < SCAN_ROWS && !c->end && c->count < MOVES_MAX; i++)
+		r = look(c, view);
+	txn_abort(view);
+	return r;
+}
+
+/* --- moving ----------------------------------------------------------------------------------- */
+
+static int copy(struct compaction *c, struct move *move)
+{
+	struct read_part part = {move->old, c->buffer};
+	struct iovec iov = {c->buffer, (size_t)move->old.length};
+	int r = pool_read_wait(c->volume->pool, &part, 1);
+
+	move->count = 0;
+	if (r == -EIO) {
+		log_error("volume %s: inode %llu: bytes at %llu stay in segment %llu: they cannot "
+			  "be read",
+			c->volume->row.name, (unsigned long long)move->ino,
+			(unsigned long long)move->at, (unsigned long long)move->old.segment);
+		return 0;
+	}
+	if (r)
+		return r;
+	move->count = APPEND_EXTENTS;
+	r = lane_append(
+		c->volume, &c->lane, &iov, 1, iov.iov_len, !move->at, move->fresh, &move->count);
+	if (r)
+		move->count = 0;
+	return r;
+}
+
+static bool is_unchanged(struct change *change, const struct inode *inode, const struct move *move)
+{
+	struct extent now;
+	uint64_t at;
+	int r = extent_next(change->volume, change->txn, inode->ino, move->at, &at, &now);
+
+	return !r && at == move->at && now.segment == move->old.segment &&
+	       now.offset == move->old.offset && now.length >= move->old.length &&
+	       at + move->old.length <= inode->trim;
+}
+
+/* 1: replaced; 0: it has changed, the copy is of no use. */
+static int replace(struct change *change, const struct move *move)
+{
+	unsigned budget = STEP_EXTENTS;
+	uint64_t at = move->at, done;
+	struct inode inode;
+	int r = inode_get(change->volume, change->txn, move->ino, &inode);
+
+	if (r)
+		return r == -ESTALE ? 0 : r;
+	if (!move->count || !is_unchanged(change, &inode, move))
+		return 0;
+	r = extents_cut(change, &inode, at, at + move->old.length, &budget, &done);
+	if (!r && done != at + move->old.length)
+		r = -E2BIG;
+	for (unsigned i = 0; !r && i < move->count; i++) {
+		r = extent_insert(change, &inode, at, &move->fresh[i]);
+		at += move->fresh[i].length;
+	}
+	if (!r)
+		r = inode_put(change, &inode);
+	return r ? r : 1;
+}
+
+static void forget(struct compaction *c, struct move *move)
+{
+	if (move->count)
+		pool_abandon_extents(c->volume->pool, move->fresh, move->count);
+	move->count = 0;
+}
+
+/* One transaction of moves [from, ...); returns where it stopped. */
+static int replace_some(struct compaction *c, unsigned from, unsigned *to)
+{
+	bool replaced[MOVES_MAX] = {false};
+	struct change change;
+	unsigned i = from;
+	int r = change_begin(c->volume, &change);
+
+	if (r)
+		return r;
+	for (; r >= 0 && i < c->count && (i == from || change_has_room(&change)); i++) {
+		r = replace(&change, &c->moves[i]);
+		replaced[i] = r == 1;
+	}
+	r = change_finish(&change, r < 0 ? r : 0, NULL);
+	if (r)
+		return r;
+	for (unsigned k = from; k < i; k++) {
+		if (!replaced[k])
+			forget(c, &c->moves[k]);
+		c->moves[k].count = 0;
+	}
+	*to = i;
+	return 0;
+}
+
+static int settle(struct compaction *c)
+{
+	int r = 0;
+
+	for (unsigned i = 0; !r && i < c->count; i++) {
+		if (c->moves[i].count)
+			r = pool_settle(c->volume->pool, c->moves[i].fresh, c->moves[i].count);
+	}
+	return r;
+}
+
+static int move_found(struct compaction *c)
+{
+	unsigned done = 0;
+	int r = 0;
+
+	for (unsigned i = 0; i < c->count; i++)
+		c->moves[i].count = 0;
+	for (unsigned i = 0; !r && i < c->count; i++)
+		r = copy(c, &c->moves[i]);
+	if (!r)
+		r = settle(c);
+	while (!r && done < c->count)
+		r = replace_some(c, done, &done);
+	for (unsigned i = 0; i < c->count; i++)
+		forget(c, &c->moves[i]);
+	c->count = 0;
+	return r;
+}
+
+int volume_compact(struct volume *volume, uint64_t segment)
+{
+	struct compaction *c;
+	int r = 0;
+
+	if (!volume_may_change(volume))
+		return -EROFS;
+	c = calloc(1, sizeof(*c));
+	if (!c)
+		return -ENOMEM;
+	c->volume = volume;
+	c->segment = segment;
+	c->buffer = buffer_alloc(volume->engine, APPEND_MAX);
+	if (!c->buffer)
+		r = -ENOMEM;
+	while (!r && !c->end) {
+		r = scan(c);
+		if (!r)
+			r = move_found(c);
+	}
+	lane_leave(volume, &c->lane);
+	if (c->buffer)
+		buffer_free(volume->engine, c->buffer, APPEND_MAX);
+	free(c);
+	return r;
+}
+
+int volume_make_room(struct volume *volume, unsigned percent, uint64_t bytes, uint64_t *won)
+{
+	uint64_t skip[SKIP_MAX], total, before, after, segment;
+	unsigned count = 0;
+	int r = 0;
+
+	pool_space(volume->pool, &total, &before);
+	after = before;
+	while (!r && count < SKIP_MAX && (after < before || after - before < bytes)) {
+		segment = pool_sparse_segment(volume->pool, volume->row.id, percent, skip, count);
+		if (!segment)
+			break;
+		skip[count++] = segment;
+		r = volume_compact(volume, segment);
+		pool_space(volume->pool, &total, &after);
+	}
+	if (won)
+		*won = after > before ? after - before : 0;
+	return r;
+}

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * Volumes come and go. A volume's row and name are made in one transaction, its root directory in
+ * the next, since an environment belongs to a row that is there. Between the two the property
+ * "volume.root" says what root directory is to be made; an open that finds none makes it.
+ */
+#include "volume/internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/log.h"
+
+#define PROPERTY_ROOT "volume.root"
+
+struct root {
+	uint32_t uid, gid, mode;
+};
+
+/* --- formatting ------------------------------------------------------------------------------- */
+
+static int root_wanted(struct txn *txn, uint32_t volume, struct root *root)
+{
+	char text[64];
+	int r = property_get(txn, volume, PROPERTY_ROOT, text, sizeof(text));
+
+	*root = (struct root){0, 0, 0755};
+	if (r)
+		return r == -ENOENT ? 0 : r;
+	return sscanf(text, "%u:%u:%o", &root->uid, &root->gid, &root->mode) == 3 ? 0 : -EBADMSG;
+}
+
+static int put_root(struct volume *volume, struct txn *txn, const struct root *root)
+{
+	int64_t now = (int64_t)engine_time(volume->engine);
+	struct header header = {
+		.next_ino = VOLUME_ROOT + 1,
+		.next_cookie = COOKIE_FIRST,
+		.root = VOLUME_ROOT,
+		.inodes = 1,
+	};
+	struct inode inode = {
+		.ino = VOLUME_ROOT,
+		.type = VOLUME_DIRECTORY,
+		.mode = root->mode & 07777,
+		.uid = root->uid,
+		.gid = root->gid,
+		.nlink = 2,
+		.atime = now,
+		.mtime = now,
+		.ctime = now,
+		.btime = now,
+		.change = txn_change(txn),
+		.parent = VOLUME_ROOT,
+		.trim = TRIM_NONE,
+	};
+	uint8_t row[ROW_SMALL];
+	struct key key;
+	int r = txn_put(txn, volume->env, key_header(&key),
+		(struct bytes){row, header_encode(&header, row)});
+
+	if (r)
+		return r;
+	return txn_put(txn, volume->env, key_inode(&key, ROW_INODE, VOLUME_ROOT),
+		(struct bytes){row, inode_encode(&inode, row)});
+}
+
+static int make_root(struct volume *volume)
+{
+	struct root root;
+	struct txn *txn;
+	uint64_t lsn;
+	int r = txn_begin(volume->pool, volume->env, &txn);
+
+	if (r)
+		return r;
+	r = root_wanted(txn, volume->row.id, &root);
+	if (!r)
+		r = put_root(volume, txn, &root);
+	if (!r)
+		r = property_delete(txn, volume->row.id, PROPERTY_ROOT);
+	if (r == -ENOENT)
+		r = 0;
+	if (r) {
+		txn_abort(txn);
+		return r;
+	}
+	r = txn_commit(txn, &lsn);
+	if (!r)
+		volume_note_lsn(volume, lsn);
+	return r;
+}
+
+int volume_format(struct volume *volume)
+{
+	struct header header;
+	struct bytes row;
+	struct txn *view;
+	struct key key;
+	int r = view_begin(volume->env, &view);
+
+	if (r)
+		return r;
+	r = txn_get(view, volume->env, key_header(&key), &row);
+	if (!r && header_decode(row, &header))
+		r = row_is_bad(volume, ROW_HEADER, 0);
+	txn_abort(view);
+	if (r != -ENOENT)
+		return r;
+	return volume_may_change(volume) ? make_root(volume) : row_is_bad(volume, ROW_HEADER, 0);
+}
+
+/* --- creating --------------------------------------------------------------------------------- */
+
+static int create_row(struct pool *pool, const struct volume_create_options *options,
+	struct volume_row *row, uint64_t *lsn)
+{
+	char text[64];
+	struct txn *txn;
+	int r = txn_begin(pool, NULL, &txn);
+
+	if (r)
+		return r;
+	snprintf(text, sizeof(text), "%u:%u:%o", options->uid, options->gid,
+		options->mode ? options->mode & 07777 : 0755);
+	r = volume_row_create(txn, options->name, options->kind, row);
+	if (!r)
+		r = property_set(txn, row->id, PROPERTY_ROOT, text);
+	if (!r)
+		return txn_commit(txn, lsn);
+	txn_abort(txn);
+	return r;
+}
+
+static int create_error(const struct volume_create_options *options, int r, struct error *error)
+{
+	if (r == -EEXIST)
+		return error_set(error, r, options->name,
+			"a dataset or share of this name is there already");
+	if (r == -EINVAL || r == -ENAMETOOLONG)
+		return error_set(error, r, options->name,
+			"is not a name: 1 to %d letters, digits, '.', '_' and '-'",
+			POOL_VOLUME_NAME_MAX);
+	return error_set(error, r, options->name, "cannot be created: %s", strerror(-r));
+}
+
+int volume_create(struct volumes *volumes, const struct volume_create_options *options,
+	struct volume_row *row, struct error *error)
+{
+	struct volume_row made;
+	struct volume *volume;
+	uint64_t lsn;
+	int r = create_row(volumes->pool, options, &made, &lsn);
+
+	if (r)
+		return create_error(options, r, error);
+	r = volume_open_id(volumes, made.id, &volume, error);
+	if (!r) {
+		uint64_t last = atomic_load(&volume->lsn);
+
+		lsn = last > lsn ? last : lsn;
+		r = volume_close(volume);
+	}
+	if (!r)
+		r = pool_sync(volumes->pool, lsn);
+	if (!r && row)
+		*row = made;
+	return r ? create_error(options, r, error) : 0;
+}
+
+/* --- destroying ------------------------------------------------------------------------------- */
+
+/* One step of a deletion, which may take many; -EAGAIN: go on. */
+static int delete_step(struct pool *pool, uint32_t id, uint64_t *lsn)
+{
+	struct txn *txn;
+	int r = txn_begin(pool, NULL, &txn), r2;
+
+	if (r)
+		return r;
+	r = volume_row_delete(txn, id);
+	if (r && r != -EAGAIN) {
+		txn_abort(txn);
+		return r;
+	}
+	r2 = txn_commit(txn, lsn);
+	return r2 ? r2 : r;
+}
+
+static int delete_row(struct pool *pool, uint32_t id)
+{
+	uint64_t lsn = 0;
+	int r;
+
+	do {
+		r = delete_step(pool, id, &lsn);
+	} while (r == -EAGAIN);
+	return r ? r : pool_sync(pool, lsn);
+}
+
+static bool is_open(struct volumes *volumes, uint32_t id)
+{
+	const struct volume *volume = volumes->first;
+
+	while (volume && volume->row.id != id)
+		volume = volume->next;
+	return volume;
+}
+
+static int find_name(struct volumes *volumes, const char *name, struct volume_row *row)
+{
+	struct txn *view;
+	int r = view_begin(pool_env(volumes->pool), &view);
+
+	if (r)
+		return r;
+	r = volume_row_find(view, name, row);
+	txn_abort(view);
+	return r;
+}
+
+/* The lock keeps it from being opened meanwhile. */
+static int destroy_locked(struct volumes *volumes, const char *name, struct error *error)
+{
+	struct volume_row row;
+	int r = find_name(volumes, name, &row);
+
+	if (r == -ENOENT)
+		return error_set(error, r, name, "there is no such dataset or share");
+	if (!r && is_open(volumes, row.id))
+		return error_set(error, -EBUSY, name, "is in use");
+	if (!r)
+		r = delete_row(volumes->pool, row.id);
+	return r ? error_set(error, r, name, "cannot be destroyed: %s", strerror(-r)) : 0;
+}
+
+int volume_destroy(struct volumes *volumes, const char *name, struct error *error)
+{
+	int r;
+
+	pthread_mutex_lock(&volumes->lock);
+	r = destroy_locked(volumes, name, error);
+	pthread_mutex_unlock(&volumes->lock);
+	return r;
+}
+
+/* The first volume from *id on whose destruction a crash cut short; -ENOENT. */
+static int next_destroying(struct pool *pool, uint32_t *id)
+{
+	struct volume_row row;
+	struct txn *view;
+	int r = view_begin(pool_env(pool), &view);
+
+	if (r)
+		return r;
+	while (!(r = volume_row_next(view, *id, &row)) && !row.destroying)
+		*id = row.id + 1;
+	txn_abort(view);
+	if (!r)
+		*id = row.id;
+	return r;
+}
+
+int volumes_resume(struct volumes *volumes)
+{
+	uint32_t id = 1;
+	int r;
+
+	if (pool_is_read_only(volumes->pool))
+		return 0;
+	while (!(r = next_destroying(volumes->pool, &id))) {
+		r = delete_row(volumes->pool, id);
+		if (r)
+			return r;
+		id++;
+	}
+	return r == -ENOENT ? 0 : r;
+}

@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * Writes. The bytes of a small file go into its overlay; those of a larger one are appended to a
+ * stream under no lock, and then become pieces of the overlay under the file's lock. When the file
+ * has changed its nature in between (a truncate, another writer) the append is abandoned and done
+ * again.
+ */
+#include "volume/internal.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* --- iovecs ---------------------------------------------------------------------------------- */
+
+/* Bytes [from, from + length) of `iov` as at most `room` iovecs; *count of them, which hold the
+ * returned number of bytes. */
+static size_t iov_slice(const struct iovec *iov, unsigned iov_count, size_t from, size_t length,
+	struct iovec *slice, unsigned room, unsigned *count)
+{
+	size_t given = 0;
+
+	*count = 0;
+	for (unsigned i = 0; i < iov_count && given < length && *count < room; i++) {
+		size_t take = iov[i].iov_len;
+
+		if (from >= take) {
+			from -= take;
+			continue;
+		}
+		take -= from;
+		take = take < length - given ? take : length - given;
+		slice[(*count)++] = (struct iovec){(char *)iov[i].iov_base + from, take};
+		given += take;
+		from = 0;
+	}
+	return given;
+}
+
+static size_t iov_length(const struct iovec *iov, unsigned iov_count)
+{
+	size_t length = 0;
+
+	for (unsigned i = 0; i < iov_count; i++)
+		length += iov[i].iov_len;
+	return length;
+}
+
+static void iov_copy(uint8_t *to, const struct iovec *iov, size_t length)
+{
+	for (unsigned i = 0; length; i++) {
+		size_t take = iov[i].iov_len < length ? iov[i].iov_len : length;
+
+		memcpy(to, iov[i].iov_base, take);
+		to += take;
+		length -= take;
+	}
+}
+
+/* --- appending ------------------------------------------------------------------------------- */
+
+static int stage_some(struct volume *volume, struct lane_user *lane, struct overlay *overlay,
+	uint64_t offset, const struct iovec *iov, unsigned iov_count, size_t length, bool packed)
+{
+	struct extent extents[APPEND_EXTENTS];
+	unsigned count = APPEND_EXTENTS;
+	int r = overlay_reserve(volume, overlay, APPEND_EXTENTS);
+
+	if (!r)
+		r = lane_append(volume, lane, iov, iov_count, length, packed, extents, &count);
+	if (r)
+		return r;
+	for (unsigned i = 0; i < count; i++) {
+		overlay_insert(volume, overlay, offset, &extents[i]);
+		offset += extents[i].length;
+	}
+	return 0;
+}
+
+/* Where segments are tiny a piece may lie in more of them than one append tells: smaller pieces. */
+int data_stage(struct volume *volume, struct lane_user *lane, struct overlay *overlay,
+	uint64_t offset, const struct iovec *iov, unsigned iov_count, size_t length, bool packed)
+{
+	size_t done = 0, most = APPEND_MAX;
+	int r = 0;
+
+	while (!r && done < length) {
+		struct iovec slice[APPEND_IOVECS];
+		size_t left = length - done, given;
+		unsigned count;
+
+		given = iov_slice(iov, iov_count, done, left < most ? left : most, slice,
+			APPEND_IOVECS, &count);
+		if (!given)
+			return -EINVAL;
+		r = stage_some(volume, lane, overlay, offset + done, slice, count, given, packed);
+		if (r == -E2BIG && most > BLOCK_SIZE) {
+			most /= 2;
+			r = 0;
+			continue;
+		}
+		done += given;
+	}
+	return r;
+}
+
+/* --- the state of a file, under its lock ------------------------------------------------------ */
+
+/* The active overlay, made when there is none; the file's change attribute is up to date then. */
+static int activate(struct volume_file *file)
+{
+	struct volume *volume = file->volume;
+	struct inode inode;
+	struct txn *view;
+	int r;
+
+	if (file->active)
+		return 0;
+	r = view_begin(volume->env, &view);
+	if (r)
+		return r;
+	r = inode_get(volume, view, file->ino, &inode);
+	txn_abort(view);
+	if (r)
+		return r;
+	if (inode.change > file->change)
+		file->change = inode.change;
+	file->active = overlay_new(volume);
+	if (!file->active)
+		return -ENOMEM;
+	atomic_store(&file->since, engine_clock(volume->engine));
+	return 0;
+}
+
+static void touch(struct volume_file *file)
+{
+	file->active->touched = true;
+	file->active->time = (int64_t)engine_time(file->volume->engine);
+	file->active->change = ++file->change;
+}
+
+/* The newest inline bytes. */
+static int file_inline(struct volume_file *file, uint8_t *bytes, size_t *length)
+{
+	const struct overlay *overlay = file->active;
+	struct txn *view;
+	int r;
+
+	if (!overlay || !overlay->bytes)
+		overlay = file->committing;
+	if (overlay && overlay->bytes) {
+		*length = overlay_length(overlay);
+		memcpy(bytes, overlay->bytes, *length);
+		return 0;
+	}
+	r = view_begin(file->volume->env, &view);
+	if (r)
+		return r;
+	r = inline_get(file->volume, view, file->ino, bytes, length);
+	txn_abort(view);
+	return r;
+}
+
+static int writable(const struct volume_file *file)
+{
+	if (!volume_may_change(file->volume))
+		return -EROFS;
+	return file->gone || (file->nameless && !file->opens) ? -ESTALE : 0;
+}
+
+/* --- small files ----------------------------------------------------------------------------- */
+
+static int write_inline_locked(
+	struct volume_file *file, size_t offset, const struct iovec *iov, size_t length)
+{
+	struct overlay *overlay;
+	size_t old;
+	int r = activate(file);
+
+	if (r)
+		return r;
+	overlay = file->active;
+	if (!overlay->bytes) {
+		uint8_t bytes[VOLUME_INLINE_MAX];
+
+		r = file_inline(file, bytes, &old);
+		if (!r)
+			r = overlay_bytes(file->volume, overlay);
+		if (r)
+			return r;
+		memcpy(overlay->bytes, bytes, old);
+		overlay->length = old;
+	}
+	if (offset > overlay->length)
+		memset(overlay->bytes + overlay->length, 0, offset - overlay->length);
+	iov_copy(overlay->bytes + offset, iov, length);
+	if (offset + length > overlay->length)
+		overlay->length = offset + length;
+	if (offset + length > overlay->size)
+		overlay->size = offset + length;
+	touch(file);
+	file->sequence++;
+	return 0;
+}
+
+/* -EAGAIN: not a small file (any more). */
+static int write_inline(
+	struct volume_file *file, uint64_t offset, const struct iovec *iov, size_t length)
+{
+	int r;
+
+	if (offset + length > VOLUME_INLINE_MAX)
+		return -EAGAIN;
+	pthread_mutex_lock(&file->lock);
+	r = writable(file);
+	if (!r)
+		r = file->extents ? -EAGAIN
+				  : write_inline_locked(file, (size_t)offset, iov, length);
+	pthread_mutex_unlock(&file->lock);
+	return r;
+}
+
+/* --- larger ones ------------------------------------------------------------------------------ */
+
+/* A write under way, with what the file looked like when it began. */
+struct writing {
+	struct volume_file *file;
+	uint64_t offset;
+	const struct iovec *iov;
+	unsigned iov_count;
+	size_t length;
+	bool extents;
+	uint64_t sequence;
+	uint8_t bytes[VOLUME_INLINE_MAX]; /* the inline data that must become a piece */
+	size_t inlined;
+	struct overlay *staged;
+};
+
+static int writing_look(struct writing *w)
+{
+	struct volume_file *file = w->file;
+	int r;
+
+	pthread_mutex_lock(&file->lock);
+	r = writable(file);
+	w->extents = file->extents;
+	w->sequence = file->sequence;
+	w->inlined = 0;
+	if (!r && !file->extents)
+		r = file_inline(file, w->bytes, &w->inlined);
+	pthread_mutex_unlock(&file->lock);
+	return r;
+}
+
+/* A file that is written in one go is packed. */
+static bool is_whole_file(const struct writing *w)
+{
+	return !w->extents && !w->offset && w->length >= w->inlined && w->length <= APPEND_MAX;
+}
+
+static int writing_append(struct writing *w)
+{
+	struct iovec old = {w->bytes, w->inlined};
+	struct volume *volume = w->file->volume;
+	bool covered = w->offset == 0 && w->length >= w->inlined;
+	int r = 0;
+
+	w->staged = overlay_new(volume);
+	if (!w->staged)
+		return -ENOMEM;
+	if (w->inlined && !covered)
+		r = data_stage(volume, &w->file->lane, w->staged, 0, &old, 1, w->inlined, false);
+	if (!r)
+		r = data_stage(volume, &w->file->lane, w->staged, w->offset, w->iov, w->iov_count,
+			w->length, is_whole_file(w));
+	return r;
+}
+
+static int writing_merge_locked(struct writing *w)
+{
+	struct volume_file *file = w->file;
+	int r = writable(file);
+
+	if (r)
+		return r;
+	if (file->extents != w->extents || (!w->extents && file->sequence != w->sequence))
+		return -EAGAIN;
+	r = activate(file);
+	if (!r)
+		r = overlay_reserve(file->volume, file->active, w->staged->count);
+	if (r)
+		return r;
+	overlay_merge(file->volume, file->active, w->staged);
+	if (!w->extents) {
+		file->extents = true;
+		file->active->whole = true;
+		file->active->length = 0;
+		file->sequence++;
+	}
+	touch(file);
+	return 0;
+}
+
+static int write_extents_once(struct writing *w)
+{
+	struct volume_file *file = w->file;
+	int r = writing_look(w);
+
+	w->staged = NULL;
+	if (!r)
+		r = writing_append(w);
+	if (!r) {
+		pthread_mutex_lock(&file->lock);
+		r = writing_merge_locked(w);
+		pthread_mutex_unlock(&file->lock);
+	}
+	overlay_drop(file->volume, w->staged);
+	return r;
+}
+
+/* --- the call --------------------------------------------------------------------------------- */
+
+/* Where too much is pending the writer helps: first by having it committed in the background, then
+ * by waiting for it. */
+static int keep_bounds(struct volume_file *file)
+{
+	const struct volumes_options *options = &file->volume->volumes->options;
+	size_t pending = atomic_load(&file->volume->pending);
+	unsigned count;
+
+	pthread_mutex_lock(&file->lock);
+	count = file->active ? file->active->count : 0;
+	pthread_mutex_unlock(&file->lock);
+	if (count >= 4 * options->pending_extents || pending / 4 > options->pending_memory)
+		return volume_commit_wait(file);
+	if (count >= options->pending_extents) {
+		commit_queue(file);
+		commit_kick(file->volume);
+	}
+	if (pending > options->pending_memory) {
+		atomic_store(&file->volume->squeeze, true);
+		background_kick(file->volume);
+	}
+	return 0;
+}
+
+static int write_check(const struct volume_file *file, uint64_t offset, const struct iovec *iov,
+	unsigned iov_count, size_t length)
+{
+	if (file->type != VOLUME_FILE)
+		return file->type == VOLUME_DIRECTORY ? -EISDIR : -EINVAL;
+	if (offset > VOLUME_SIZE_MAX || length > VOLUME_SIZE_MAX - offset)
+		return -EFBIG;
+	return iov_length(iov, iov_count) < length ? -EINVAL : 0;
+}
+
+int volume_write(struct volume_file *file, uint64_t offset, const struct iovec *iov,
+	unsigned iov_count, size_t length)
+{
+	struct writing w = {
+		.file = file,
+		.offset = offset,
+		.iov = iov,
+		.iov_count = iov_count,
+		.length = length,
+	};
+	int r = write_check(file, offset, iov, iov_count, length);
+
+	if (r || !length)
+		return r;
+	do {
+		r = write_inline(file, offset, iov, length);
+		if (r == -EAGAIN)
+			r = write_extents_once(&w);
+	} while (r == -EAGAIN);
+	if (r)
+		return r;
+	file_mark_dirty(file);
+	return keep_bounds(file);
+}

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/* Directories as they are read: lookup, parent, readdir, the path of an inode. */
+#include "volume/internal.h"
+
+#include <errno.h>
+#include <string.h>
+
+int name_check(const char *name, size_t *length)
+{
+	*length = strlen(name);
+	if (*length > VOLUME_NAME_MAX)
+		return -ENAMETOOLONG;
+	if (!*length || strchr(name, '/') || !strcmp(name, ".") || !strcmp(name, ".."))
+		return -EINVAL;
+	return 0;
+}
+
+int entry_get(
+	struct volume *volume, struct txn *txn, uint64_t dir, const char *name, struct entry *entry)
+{
+	struct bytes row;
+	struct key key;
+	size_t length;
+	int r = name_check(name, &length);
+
+	if (!r)
+		r = txn_get(txn, volume->env, key_name(&key, dir, name, length), &row);
+	if (r)
+		return r;
+	return entry_decode_name(row, entry) ? row_is_bad(volume, ROW_NAME, dir) : 0;
+}
+
+static int lookup(struct volume *volume, struct txn *view, uint64_t dir, const char *name,
+	struct entry *entry)
+{
+	struct inode inode;
+	int r = inode_get_directory(volume, view, dir, &inode);
+
+	return r ? r : entry_get(volume, view, dir, name, entry);
+}
+
+int volume_lookup(
+	struct volume *volume, uint64_t dir, const char *name, struct volume_attributes *found)
+{
+	struct volume_attributes unused;
+	struct entry entry;
+	struct txn *view;
+	int r = view_begin(volume->env, &view);
+
+	if (r)
+		return r;
+	r = lookup(volume, view, dir, name, &entry);
+	txn_abort(view);
+	if (r)
+		return r;
+	r = volume_getattr(volume, entry.ino, found ? found : &unused);
+	return r == -ESTALE ? -ENOENT : r;
+}
+
+int volume_parent(struct volume *volume, uint64_t dir, struct volume_attributes *found)
+{
+	struct volume_attributes unused;
+	struct inode inode;
+	struct txn *view;
+	int r = view_begin(volume->env, &view);
+
+	if (r)
+		return r;
+	r = inode_get_directory(volume, view, dir, &inode);
+	txn_abort(view);
+	return r ? r : volume_getattr(volume, inode.parent, found ? found : &unused);
+}
+
+int volume_readlink(struct volume *volume, uint64_t ino, char *buffer, size_t size, size_t *length)
+{
+	struct bytes row, target;
+	struct inode inode;
+	struct txn *view;
+	struct key key;
+	int r = view_begin(volume->env, &view);
+
+	if (r)
+		return r;
+	r = inode_get(volume, view, ino, &inode);
+	if (!r && inode.type != VOLUME_SYMLINK)
+		r = -EINVAL;
+	if (!r)
+		r = txn_get(view, volume->env, key_inode(&key, ROW_TARGET, ino), &row);
+	if (r == -ENOENT || (!r && blob_decode(row, VOLUME_TARGET_MAX, &target)))
+		r = row_is_bad(volume, ROW_TARGET, ino);
+	if (!r) {
+		*length = target.length;
+		if (target.length > size)
+			r = -ERANGE;
+		else
+			memcpy(buffer, target.data, target.length);
+	}
+	txn_abort(view);
+	return r;
+}
+
+/* --- readdir --------------------------------------------------------------------------------- */
+
+struct listing {
+	struct volume *volume;
+	struct txn *view;
+	uint64_t lsn; /* of the volume before the view was begun */
+	uint64_t dir, cookie;
+};
+
+/* The next entry after listing->cookie; -ENOENT. */
+static int next_entry(struct listing *listing, struct entry *entry)
+{
+	struct volume *volume = listing->volume;
+	struct bytes found, row;
+	uint64_t dir, cookie;
+	struct key key;
+	int r;
+
+	if (listing->cookie == UINT64_MAX)
+		return -ENOENT;
+	r = txn_seek(listing->view, volume->env,
+		key_pair(&key, ROW_COOKIE, listing->dir, listing->cookie + 1), &found, &row);
+	if (r)
+		return r;
+	if (!key_is_pair(found, ROW_COOKIE, &dir, &cookie) || dir != listing->dir)
+		return -ENOENT;
+	if (entry_decode_cookie(row, entry))
+		return row_is_bad(volume, ROW_COOKIE, dir);
+	entry->cookie = cookie;
+	return 0;
+}
+
+/*
+ * Attributes of the moment of the view, unless there are, or were since then, pending writes: what
+ * these had changed before the view was begun must be in the answer too.
+ */
+static int entry_attributes(
+	struct listing *listing, uint64_t ino, struct volume_attributes *attributes)
+{
+	struct volume *volume = listing->volume;
+	struct inode inode;
+	int r = -ESTALE;
+
+	if (atomic_load(&volume->dirty_count) || atomic_load(&volume->lsn) != listing->lsn)
+		r = volume_getattr(volume, ino, attributes);
+	if (r != -ESTALE)
+		return r;
+	r = inode_get(volume, listing->view, ino, &inode);
+	if (!r)
+		inode_show(&inode, attributes);
+	return r == -ESTALE ? row_is_bad(volume, ROW_INODE, ino) : r;
+}
+
+static int list(struct listing *listing, bool (*each)(void *data, const struct volume_entry *entry),
+	void *data, bool *eof)
+{
+	struct volume_entry shown;
+	struct entry entry;
+	int r;
+
+	while (!(r = next_entry(listing, &entry))) {
+		shown.name = entry.name;
+		shown.cookie = listing->cookie = entry.cookie;
+		r = entry_attributes(listing, entry.ino, &shown.attributes);
+		if (r)
+			return r;
+		if (!each(data, &shown))
+			return 0;
+	}
+	*eof = r == -ENOENT;
+	return *eof ? 0 : r;
+}
+
+int volume_readdir(struct volume *volume, uint64_t dir, uint64_t cookie,
+	bool (*each)(void *data, const struct volume_entry *entry), void *data, bool *eof)
+{
+	struct listing listing = {
+		.volume = volume,
+		.lsn = atomic_load(&volume->lsn),
+		.dir = dir,
+		.cookie = cookie,
+	};
+	struct inode inode;
+	int r = view_begin(volume->env, &listing.view);
+
+	*eof = false;
+	if (r)
+		return r;
+	r = inode_get_directory(volume, listing.view, dir, &inode);
+	if (!r)
+		r = list(&listing, each, data, eof);
+	txn_abort(listing.view);
+	return r;
+}
+
+/* --- paths ----------------------------------------------------------------------------------- */
+
+/* A name of `ino`: in *dir, or in any directory when that is 0. */
+static int find_name(struct volume *volume, struct txn *view, uint64_t ino, uint64_t *dir,
+	char name[VOLUME_NAME_MAX + 1])
+{
+	struct key key, next;
+	struct bytes at = key_inode(&key, ROW_NAME, *dir), found, row, text;
+	struct entry entry;
+	uint64_t in;
+
+	while (!txn_seek(view, volume->env, at, &found, &row) && key_is_name(found, &in, &text)) {
+		if (*dir && in != *dir)
+			break;
+		if (!entry_decode_name(row, &entry) && entry.ino == ino) {
+			memcpy(name, text.data, text.length);
+			name[text.length] = '\0';
+			*dir = in;
+			return 0;
+		}
+		/* The next key in order: this one and a zero byte. */
+		memcpy(next.at, found.data, found.length);
+		if (found.length < sizeof(next.at))
+			next.at[found.length++] = 0;
+		else
+			next.at[found.length - 1]++;
+		key = next;
+		at = (struct bytes){key.at, found.length};
+	}
+	return -ENOENT;
+}
+
+/* Puts "/name" before what is at the end of the buffer. */
+static int prepend(char *path, size_t *start, const char *name)
+{
+	size_t length = strlen(name);
+
+	if (*start < length + 1)
+		return -ENAMETOOLONG;
+	*start -= length;
+	memcpy(path + *start, name, length);
+	path[--*start] = '/';
+	return 0;
+}
+
+static int build_path(
+	struct volume *volume, struct txn *view, uint64_t ino, char *path, size_t *start)
+{
+	char name[VOLUME_NAME_MAX + 1];
+	struct inode inode;
+	int r = 0;
+
+	while (!r && ino != VOLUME_ROOT) {
+		uint64_t dir;
+
+		r = inode_get(volume, view, ino, &inode);
+		dir = r ? 0 : inode.parent;
+		if (!r)
+			r = find_name(volume, view, ino, &dir, name);
+		if (!r)
+			r = prepend(path, start, name);
+		ino = dir;
+	}
+	return r;
+}
+
+int volume_path(struct volume *volume, uint64_t ino, char *path, size_t size)
+{
+	size_t start = size - 1;
+	struct txn *view;
+	int r = view_begin(volume->env, &view);
+
+	if (r)
+		return r;
+	path[start] = '\0';
+	r = build_path(volume, view, ino, path, &start);
+	txn_abort(view);
+	if (!r && start == size - 1)
+		r = prepend(path, &start, "");
+	if (r)
+		return r == -ESTALE ? -ENOENT : r;
+	memmove(path, path + start, size - start);
+	return 0;
+}

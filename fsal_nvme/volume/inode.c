@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/* Inodes: their rows, and attributes as callers see them, which include pending writes. */
+#include "volume/internal.h"
+
+#include <errno.h>
+
+#include "common/log.h"
+
+int row_is_bad(struct volume *volume, enum row_letter letter, uint64_t ino)
+{
+	log_error("volume %s: row %c of inode %llu cannot be decoded", volume->row.name, letter,
+		(unsigned long long)ino);
+	return -EIO;
+}
+
+int inode_get(struct volume *volume, struct txn *txn, uint64_t ino, struct inode *inode)
+{
+	struct bytes row;
+	struct key key;
+	int r = txn_get(txn, volume->env, key_inode(&key, ROW_INODE, ino), &row);
+
+	if (r)
+		return r == -ENOENT ? -ESTALE : r;
+	return inode_decode(row, ino, inode) ? row_is_bad(volume, ROW_INODE, ino) : 0;
+}
+
+int inode_put(struct change *change, const struct inode *inode)
+{
+	uint8_t row[ROW_SMALL];
+	struct key key;
+
+	return change_put(
+		change, key_inode(&key, ROW_INODE, inode->ino), row, inode_encode(inode, row));
+}
+
+int inode_get_directory(struct volume *volume, struct txn *txn, uint64_t ino, struct inode *inode)
+{
+	int r = inode_get(volume, txn, ino, inode);
+
+	if (r)
+		return r;
+	return inode->type == VOLUME_DIRECTORY ? 0 : -ENOTDIR;
+}
+
+void inode_show(const struct inode *inode, struct volume_attributes *attributes)
+{
+	*attributes = (struct volume_attributes){
+		.ino = inode->ino,
+		.type = inode->type,
+		.mode = inode->mode,
+		.uid = inode->uid,
+		.gid = inode->gid,
+		.nlink = inode->nlink,
+		.rdev = inode->rdev,
+		.size = inode->size,
+		.used = (inode->bytes + BLOCK_SIZE - 1) / BLOCK_SIZE * BLOCK_SIZE,
+		.atime = inode->atime,
+		.mtime = inode->mtime,
+		.ctime = inode->ctime,
+		.btime = inode->btime,
+		.change = inode->change,
+		.parent = inode->parent,
+	};
+}
+
+static void show_pending(const struct overlay *overlay, struct volume_attributes *attributes)
+{
+	uint64_t size = overlay ? overlay_size(overlay) : 0;
+
+	if (size > attributes->size)
+		attributes->size = size;
+	if (!overlay || !overlay->touched)
+		return;
+	attributes->mtime = overlay->time;
+	if (overlay->time > attributes->ctime)
+		attributes->ctime = overlay->time;
+}
+
+/* Pending extents count as used where they may be new: what they replace is not looked for. */
+static uint64_t pending_bytes(const struct overlay *overlay)
+{
+	uint64_t bytes = 0;
+
+	for (unsigned i = 0; overlay && i < overlay->count; i++)
+		bytes += overlay->extents[i].length;
+	return bytes;
+}
+
+void file_show(const struct volume_file *file, const struct inode *inode,
+	struct volume_attributes *attributes)
+{
+	uint64_t used;
+
+	inode_show(inode, attributes);
+	if (!file)
+		return;
+	show_pending(file->committing, attributes);
+	show_pending(file->active, attributes);
+	if (file->change > attributes->change)
+		attributes->change = file->change;
+	used = inode->bytes + pending_bytes(file->committing) + pending_bytes(file->active);
+	if (used > attributes->size && inode->bytes <= attributes->size)
+		used = attributes->size;
+	attributes->used = (used + BLOCK_SIZE - 1) / BLOCK_SIZE * BLOCK_SIZE;
+}
+
+static int view_inode(struct volume *volume, uint64_t ino, struct inode *inode)
+{
+	struct txn *view;
+	int r = view_begin(volume->env, &view);
+
+	if (r)
+		return r;
+	r = inode_get(volume, view, ino, inode);
+	txn_abort(view);
+	return r;
+}
+
+int volume_getattr(struct volume *volume, uint64_t ino, struct volume_attributes *attributes)
+{
+	struct volume_file *file = file_find(volume, ino);
+	struct inode inode;
+	int r;
+
+	if (file)
+		pthread_mutex_lock(&file->lock);
+	r = view_inode(volume, ino, &inode);
+	if (!r)
+		file_show(file, &inode, attributes);
+	if (file)
+		pthread_mutex_unlock(&file->lock);
+	volume_file_put(file);
+	return r;
+}
+
+void inode_apply(struct inode *inode, const struct volume_set *set, int64_t now)
+{
+	unsigned mask = set->mask;
+
+	if (mask & VOLUME_SET_MODE)
+		inode->mode = set->mode & 07777;
+	if (mask & VOLUME_SET_UID)
+		inode->uid = set->uid;
+	if (mask & VOLUME_SET_GID)
+		inode->gid = set->gid;
+	if (mask & (VOLUME_SET_ATIME | VOLUME_SET_ATIME_NOW))
+		inode->atime = mask & VOLUME_SET_ATIME_NOW ? now : set->atime;
+	if (mask & (VOLUME_SET_MTIME | VOLUME_SET_MTIME_NOW))
+		inode->mtime = mask & VOLUME_SET_MTIME_NOW ? now : set->mtime;
+	if (mask & VOLUME_SET_BTIME)
+		inode->btime = set->btime;
+}
+
+/* The explicit time stands, not that of a write before it. */
+static void forget_times(struct volume_file *file)
+{
+	if (file->active)
+		file->active->touched = false;
+	if (file->committing)
+		file->committing->touched = false;
+}
+
+/* The attributes of an inode held by `change`, into its row. */
+static int set_rows(struct change *change, struct inode *inode, const struct volume_set *set)
+{
+	int r = 0;
+
+	if (set->mask & VOLUME_SET_SIZE) {
+		r = truncate_inode(change, inode, set->size);
+		inode->mtime = change->now;
+	}
+	if (r)
+		return r;
+	inode_apply(inode, set, change->now);
+	change_touch(change, inode);
+	return inode_put(change, inode);
+}
+
+static int set_check(const struct inode *inode, const struct volume_set *set)
+{
+	if (!(set->mask & VOLUME_SET_SIZE))
+		return 0;
+	if (inode->type != VOLUME_FILE)
+		return inode->type == VOLUME_DIRECTORY ? -EISDIR : -EINVAL;
+	return set->size > VOLUME_SIZE_MAX ? -EFBIG : 0;
+}
+
+/* After the commit, under the file's lock. */
+static void set_file(
+	struct volume_file *file, const struct inode *inode, const struct volume_set *set)
+{
+	if (set->mask & (VOLUME_SET_SIZE | VOLUME_SET_MTIME | VOLUME_SET_MTIME_NOW))
+		forget_times(file);
+	if (set->mask & VOLUME_SET_SIZE)
+		truncate_file(file, inode, set->size);
+}
+
+int volume_setattr(struct volume *volume, uint64_t ino, const struct volume_set *set,
+	struct volume_attributes *after, uint64_t *lsn)
+{
+	bool resize = set->mask & VOLUME_SET_SIZE;
+	struct volume_file *file = NULL;
+	struct change change;
+	struct inode inode;
+	int r = change_begin(volume, &change);
+
+	if (r)
+		return r;
+	r = inode_get(volume, change.txn, ino, &inode);
+	if (!r)
+		r = set_check(&inode, set);
+	if (!r)
+		r = change_hold(&change, &inode, resize, &file);
+	if (!r && file && file->gone)
+		r = -ESTALE;
+	if (!r)
+		r = set_rows(&change, &inode, set);
+	r = change_end(&change, r, lsn);
+	if (!r && file)
+		set_file(file, &inode, set);
+	if (!r && after)
+		file_show(file, &inode, after);
+	change_release(&change);
+	if (resize)
+		background_kick(volume);
+	return r;
+}

@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * What the files of this directory share. Nothing outside it includes this header.
+ *
+ * Names and attributes are read from and written to the environment; nothing of them is kept in
+ * memory. What is in memory is struct volume_file, and in it the pending writes: overlays.
+ *
+ *   environment  <  file->committing  <  file->active      (the upper one hides the lower)
+ *
+ * A write goes into `active`. A commit makes `active` the `committing` one, settles its extents and
+ * moves them into the environment in one or more transactions; writes go on into a new `active`.
+ * A reader looks at both and at a view of the environment under the file's lock, so it sees each
+ * piece in at least one of them; the same bytes are in both for a moment.
+ *
+ * A transaction that cuts a file (truncate, last unlink) holds the file's lock from before it
+ * changes rows until it has committed and the overlays are cut too. The committer reads an overlay
+ * inside its transaction. So for each of them the other one happens wholly before or after.
+ *
+ * Order of locks, first to last. Views may be begun, and extents abandoned, under any of them.
+ *   sync_lock      one volume_sync() at a time; held over I/O
+ *   batch_lock     one batch of commits at a time; held over I/O
+ *   volumes->lock  which volumes are open; held while one's environment is loaded
+ *   a write transaction of the volume (txn_begin): no I/O but room in the journal's ring
+ *   file->lock     overlays and state of one file; several only inside a write transaction
+ *   table_lock     which files are in memory, their counts, the list of dirty ones
+ *   moving_lock    held while a transaction commits that takes extents away, so that a reader
+ *                  whose extent has gone can wait until volume->generation tells so
+ *   lanes_lock, work_lock    leaves
+ * Only the first three are held while something waits for a device.
+ */
+#ifndef MILLRACE_VOLUME_INTERNAL_H
+#define MILLRACE_VOLUME_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "volume/format.h"
+#include "volume/volume.h"
+
+/* Room that a step leaves in a transaction's record for what must follow it. */
+#define ROOM_LOW 8192u
+#define STEP_EXTENTS 256u /* extents taken away in one transaction of a long row of them */
+#define APPEND_MAX (1u << 20) /* bytes of one stream_append() */
+#define APPEND_EXTENTS 8u
+#define APPEND_IOVECS 64u
+#define HELD_MAX 4u
+
+/* --- volume.c, create.c ----------------------------------------------------------------------- */
+
+struct volumes {
+	struct pool *pool;
+	struct volumes_options options; /* defaults filled in */
+	pthread_mutex_t lock;
+	struct volume *first;
+};
+
+struct volume {
+	struct volumes *volumes;
+	struct pool *pool;
+	struct engine *engine;
+	struct env *env;
+	struct volume *next; /* volumes->lock; so is users */
+	unsigned users;
+	struct volume_row row;
+	_Atomic bool writable;
+	_Atomic uint64_t losses;
+	_Atomic uint64_t lsn; /* the last that changed this volume */
+	uint64_t syncs; /* sync_lock: calls of volume_sync() */
+	_Atomic uint64_t generation; /* grows when extents that a reader may know went away */
+	_Atomic size_t pending; /* bytes of memory in overlays */
+	_Atomic bool orphans, trims; /* there may be marked inodes to work on */
+	_Atomic bool squeeze; /* too much is pending */
+
+	pthread_mutex_t moving_lock;
+	pthread_mutex_t table_lock;
+	struct volume_file **buckets;
+	unsigned bucket_count, file_count; /* bucket_count: a power of two */
+	struct volume_file *dirty; /* doubly linked, newest first */
+	_Atomic unsigned dirty_count;
+
+	pthread_mutex_t lanes_lock;
+	struct lane *shared;
+	struct lane *lanes; /* of big files and spare ones */
+
+	pthread_mutex_t sync_lock;
+	pthread_mutex_t batch_lock;
+	pthread_mutex_t work_lock;
+	pthread_cond_t work;
+	struct volume_file *queue, **queue_end; /* files to commit */
+	unsigned commits; /* struct volume_commit not done yet */
+	bool running, busy; /* simulated: a batch, a round runs further down this stack */
+	bool threaded, stop;
+	pthread_t thread;
+};
+
+/* Frees the memory, lets the environment go; no I/O. */
+void volume_end_life(struct volume *volume);
+/* Puts header and root directory into the environment when there are none. */
+int volume_format(struct volume *volume);
+/* Goes on with deletions of volumes that a crash cut short. */
+int volumes_resume(struct volumes *volumes);
+bool volume_may_change(const struct volume *volume);
+
+/* --- overlay.c ------------------------------------------------------------------------------- */
+
+/*
+ * Writes that are not in the environment yet: either the whole content of a small file, or pieces:
+ * piece i holds the file's bytes from at[i] on, in extents[i]; sorted, not overlapping.
+ */
+struct overlay {
+	uint64_t *at;
+	struct extent *extents;
+	unsigned count, room;
+	uint8_t *bytes; /* VOLUME_INLINE_MAX of memory; NULL: none */
+	size_t length; /* of `bytes` */
+	bool whole; /* the pieces hold all that was inline below them */
+	bool touched; /* `time` is the file's mtime */
+	int64_t time;
+	uint64_t size; /* end of the furthest write */
+	uint64_t limit; /* what lies from here on was cut off */
+	uint64_t change; /* as last shown */
+};
+
+/* How far an overlay has been moved into the environment by a transaction under way. */
+struct progress {
+	unsigned applied; /* pieces */
+	uint64_t to; /* the next one has been moved up to here; 0: not begun */
+	uint64_t limit; /* as it was then */
+};
+
+struct overlay *overlay_new(struct volume *volume);
+/* Abandons its extents, frees it. NULL is allowed. */
+void overlay_drop(struct volume *volume, struct overlay *overlay);
+/* Frees it: its extents belong to the environment, or to another overlay. */
+void overlay_free(struct volume *volume, struct overlay *overlay);
+/* Makes room for `more` calls of overlay_insert(). */
+int overlay_reserve(struct volume *volume, struct overlay *overlay, unsigned more);
+/* Room was made. What it hides is abandoned. */
+void overlay_insert(
+	struct volume *volume, struct overlay *overlay, uint64_t at, const struct extent *extent);
+/* All pieces of `from`, for which room was made; `from` is empty then. */
+void overlay_merge(struct volume *volume, struct overlay *overlay, struct overlay *from);
+/* Bytes from `size` on are no more. */
+void overlay_truncate(struct volume *volume, struct overlay *overlay, uint64_t size);
+/* The transaction has committed: takes what it moved out. Under the file's lock. */
+void overlay_advance(
+	struct volume *volume, struct overlay *overlay, const struct progress *progress);
+/* Index of the first piece that ends after `at`. */
+unsigned overlay_find(const struct overlay *overlay, uint64_t at);
+int overlay_bytes(struct volume *volume, struct overlay *overlay);
+/* Inline bytes that are not cut off. */
+size_t overlay_length(const struct overlay *overlay);
+uint64_t overlay_size(const struct overlay *overlay);
+
+/* --- lane.c: streams ------------------------------------------------------------------------- */
+
+/* Part of whatever has bytes to append: a file, a staged one, a compaction. Zeros to begin with. */
+struct lane_user {
+	/* lanes_lock */
+	struct lane *lane; /* of its own */
+	uint64_t written; /* bytes */
+};
+
+/* Appends up to APPEND_MAX bytes. */
+int lane_append(struct volume *volume, struct lane_user *user, const struct iovec *iov,
+	unsigned iov_count, size_t length, bool packed, struct extent *extents, unsigned *count);
+/* It appends no more, for now. */
+void lane_leave(struct volume *volume, struct lane_user *user);
+/* Closes spare lanes beyond the allowed number or idle for long, or all spare ones. */
+void lanes_trim(struct volume *volume, bool all);
+/* Nobody may be appending. */
+void lanes_close_all(struct volume *volume);
+/* The same without a word to the pool. */
+void lanes_forget(struct volume *volume);
+
+/* --- file.c ---------------------------------------------------------------------------------- */
+
+struct volume_file {
+	struct volume *volume;
+	uint64_t ino;
+	enum volume_type type;
+	/* table_lock */
+	struct volume_file *next;
+	unsigned refs;
+	bool dirty;
+	uint64_t stamp; /* of the last volume_sync() that saw it */
+	_Atomic uint64_t since; /* clock of the first write in `active`; 0: none */
+	struct volume_file *dirty_next, **dirty_back;
+
+	pthread_mutex_t lock;
+	/* lock */
+	unsigned opens;
+	bool nameless; /* no name is left */
+	bool gone; /* nothing is left */
+	bool extents; /* data is in extents, of the environment or of an overlay */
+	uint64_t sequence; /* grows when what a writer may have looked at changes */
+	uint64_t change; /* the last that was shown or committed */
+	uint64_t lsn; /* of the last commit; 0: not known */
+	int error; /* writes were lost, not told yet */
+	struct overlay *active, *committing;
+
+	struct lane_user lane;
+	/* work_lock */
+	bool queued;
+	struct volume_file *queue_next;
+	struct volume_commit *commits;
+};
+
+/* Another reference, or NULL when the inode is not in memory. */
+struct volume_file *file_find(struct volume *volume, uint64_t ino);
+void file_ref(struct volume_file *file);
+/* In memory with the state in `inode`; counted. */
+int file_make(struct volume *volume, const struct inode *inode, struct volume_file **file);
+/* After a change of overlays, no lock held: into or out of the list of dirty files. */
+void file_mark_dirty(struct volume_file *file);
+void file_mark_clean(struct volume_file *file);
+/* Under its lock: both overlays go, abandoned (the committing one by the committer). */
+void file_forget(struct volume_file *file);
+void files_free(struct volume *volume);
+
+/* --- change.c: a transaction ----------------------------------------------------------------- */
+
+struct change {
+	struct volume *volume;
+	struct txn *txn;
+	int64_t now;
+	struct header header;
+	bool header_changed;
+	bool took; /* extents went away */
+	struct extent refers[32], releases[32];
+	unsigned refer_count, release_count;
+	struct volume_file *held[HELD_MAX]; /* locked and counted until the end */
+	uint64_t held_change[HELD_MAX];
+	unsigned held_count;
+};
+
+/* -EROFS when the volume may not change. */
+int change_begin(struct volume *volume, struct change *change);
+void volume_note_lsn(struct volume *volume, uint64_t lsn);
+/* Ends it: with a negative status aborts and returns that, else commits. lsn may be NULL. Held
+ * files stay locked until change_release(). */
+int change_end(struct change *change, int status, uint64_t *lsn);
+void change_release(struct change *change);
+/* Both, for changes that have nothing to do in between. */
+int change_finish(struct change *change, int status, uint64_t *lsn);
+/* Locks the file of an inode, if it is in memory (or in any case, with `make`), until the end. */
+int change_hold(
+	struct change *change, const struct inode *inode, bool make, struct volume_file **file);
+/* Gives the inode its new change attribute and ctime. */
+void change_touch(struct change *change, struct inode *inode);
+bool change_has_room(const struct change *change);
+int change_put(struct change *change, struct bytes key, const void *row, size_t length);
+int change_delete(struct change *change, struct bytes key); /* absent: 0 */
+int change_refer(struct change *change, const struct extent *extent);
+int change_release_extent(struct change *change, const struct extent *extent);
+
+/* --- inode.c --------------------------------------------------------------------------------- */
+
+/* -ESTALE when there is none, -EIO (logged) when it cannot be decoded. */
+int inode_get(struct volume *volume, struct txn *txn, uint64_t ino, struct inode *inode);
+int inode_put(struct change *change, const struct inode *inode);
+/* -ENOTDIR */
+int inode_get_directory(struct volume *volume, struct txn *txn, uint64_t ino, struct inode *inode);
+void inode_show(const struct inode *inode, struct volume_attributes *attributes);
+/* The same with what is pending; the file is locked, or NULL. */
+void file_show(const struct volume_file *file, const struct inode *inode,
+	struct volume_attributes *attributes);
+/* Mode, owner and times as `set` says, of a new or an old inode; `now` where it says so. */
+void inode_apply(struct inode *inode, const struct volume_set *set, int64_t now);
+int row_is_bad(struct volume *volume, enum row_letter letter, uint64_t ino); /* logs, -EIO */
+
+/* --- names.c, directory.c -------------------------------------------------------------------- */
+
+int name_check(const char *name, size_t *length);
+/* -ENOENT */
+int entry_get(struct volume *volume, struct txn *txn, uint64_t dir, const char *name,
+	struct entry *entry);
+/* A new inode under a new name; `parent` is written too. Fills *inode, does not put it. */
+int entry_make(struct change *change, struct inode *parent, const char *name,
+	const struct volume_new *new, struct inode *inode);
+
+/* --- extents.c: extents and inline data in the environment ----------------------------------- */
+
+/* The extent that holds byte `at`, or the first behind it; cut so that it begins at `at` or later.
+ * -ENOENT. */
+int extent_next(struct volume *volume, struct txn *txn, uint64_t ino, uint64_t at, uint64_t *found,
+	struct extent *extent);
+/* Takes [from, to) away, at most *budget extents and as far as the record has room; *done: where it
+ * stopped, `to` when all is gone. */
+int extents_cut(struct change *change, struct inode *inode, uint64_t from, uint64_t to,
+	unsigned *budget, uint64_t *done);
+/* Nothing may be there; referred to in the same transaction. Joined with the extent before it where
+ * that fits. */
+int extent_insert(
+	struct change *change, struct inode *inode, uint64_t at, const struct extent *extent);
+/* Inline bytes, copied; *length 0 when there are none. */
+int inline_get(
+	struct volume *volume, struct txn *txn, uint64_t ino, uint8_t *bytes, size_t *length);
+int inline_put(struct change *change, struct inode *inode, const uint8_t *bytes, size_t length);
+/* Moves as much of an overlay into the environment as fits, from where `progress` stands on, and
+ * moves that; 1: all of it. The inode is not put. */
+int overlay_apply(struct change *change, struct inode *inode, const struct overlay *overlay,
+	struct progress *progress);
+
+/* --- trim.c: files cut short and files deleted ----------------------------------------------- */
+
+/* Within a transaction that holds the file: the inode gets a smaller or larger size. After it has
+ * committed: the overlays follow. */
+int truncate_inode(struct change *change, struct inode *inode, uint64_t size);
+void truncate_file(struct volume_file *file, const struct inode *inode, uint64_t size);
+/* Takes some of the extents behind `trim` away; 1: none is left. */
+int trim_step(struct change *change, struct inode *inode);
+/* An inode has lost its last name: what is small goes at once, the rest is marked. Holds its file,
+ * which is to be given to nameless_end() when the transaction has committed. */
+struct nameless {
+	struct volume_file *file;
+	bool gone;
+};
+int nameless_begin(struct change *change, struct inode *inode, struct nameless *nameless);
+void nameless_end(struct nameless *nameless);
+/* Gives back a nameless inode that nobody has open, in as many transactions as it takes. */
+int reclaim(struct volume *volume, uint64_t ino);
+/* All that is marked. A round of the background's work. */
+int reclaim_all(struct volume *volume);
+int trim_all(struct volume *volume);
+
+/* --- data.c ---------------------------------------------------------------------------------- */
+
+/* Appends the bytes and adds them as pieces to an overlay that nobody else sees. */
+int data_stage(struct volume *volume, struct lane_user *lane, struct overlay *overlay,
+	uint64_t offset, const struct iovec *iov, unsigned iov_count, size_t length, bool packed);
+/* --- commit.c -------------------------------------------------------------------------------- */
+
+/* Puts the file into the queue, without anybody waiting for it. */
+void commit_queue(struct volume_file *file);
+/* Has the queue worked on: by the thread, or here. */
+void commit_kick(struct volume *volume);
+/* Works on the queue until it is empty. */
+void commit_run(struct volume *volume);
+/* Queues files whose pending writes are older than `age`. */
+void commit_aged(struct volume *volume, uint64_t age);
+
+/* --- background.c ---------------------------------------------------------------------------- */
+
+/* Has what `orphans`, `trims` and `squeeze` ask for done: by the thread, or here. */
+void background_kick(struct volume *volume);
+/* The thread's end; what is queued is done before. */
+void background_stop(struct volume *volume);
+/* Starts the thread when there is none yet; false: there will be none, do it yourself. */
+bool background_has_thread(struct volume *volume);
+
+#endif

@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * Volumes: names, inodes and file data over a pool's environments and streams.
+ *
+ * What it promises to the FSAL and the command above it:
+ *  - A call that changes names or attributes is one transaction: all of it is visible when the call
+ *    returns, and lasts when its LSN (the `lsn` out parameter; 0: nothing changed) is durable. The
+ *    caller holds its reply back with pool_when_durable() or pool_sync().
+ *  - volume_write() is visible at once to every reader of the process and lasts when a later
+ *    volume_commit() of the file is done. What is lost before that (a crash, a row that could not
+ * be written) changes volume_losses() or the pool's epoch: the two together make the write
+ * verifier.
+ *  - A read returns the bytes that were written, zeros in holes, or -EIO; never others.
+ *  - Structure is as POSIX says: -ENOENT, -EEXIST, -ENOTDIR, -EISDIR, -ENOTEMPTY, -EMLINK,
+ *    -ENAMETOOLONG (over 255 bytes), -EINVAL (a name that is empty, ".", "..", or has a slash; a
+ *    directory moved into itself), -EFBIG. An inode number that is not there is -ESTALE. A sealed
+ *    volume, or a pool that is read-only, gives -EROFS for every change.
+ *  - Permissions are not checked here, and times of access are not kept by reads.
+ *
+ * Calls may come from any thread but the engine's, unless their comment says otherwise. They may
+ * wait for memory of rows or for room in the journal's ring, never for durability. With a simulated
+ * engine no thread is ever made: background work is done inside the call that causes it.
+ */
+#ifndef MILLRACE_VOLUME_H
+#define MILLRACE_VOLUME_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include "common/error.h"
+#include "pool/pool.h"
+
+#define VOLUME_NAME_MAX 255 /* bytes of a file's name */
+#define VOLUME_TARGET_MAX 4095 /* bytes of a symbolic link */
+#define VOLUME_LINK_MAX 65000
+#define VOLUME_SIZE_MAX ((uint64_t)1 << 62) /* bytes of a file */
+#define VOLUME_INLINE_MAX 2048 /* a file up to this size lives in the metadata */
+#define VOLUME_ROOT 1u /* inode number of each volume's root directory */
+
+struct volumes;
+struct volume;
+struct volume_file;
+
+/* --- life ------------------------------------------------------------------------------------ */
+
+/* All fields may be 0 for the default in brackets. */
+struct volumes_options {
+	unsigned pending_extents; /* of a file before it is committed by itself [1024] */
+	uint64_t pending_age; /* ns from a file's first pending write until then [5 s] */
+	size_t pending_memory; /* bytes of all pending extents of a volume until then [16 MiB] */
+	uint64_t stream_bytes; /* of a file before it writes to a stream of its own [512 KiB] */
+	unsigned spare_streams; /* kept open per volume for the next big file [4] */
+};
+
+/* The volumes of one pool as this process has them open: each once, however often it is opened. */
+int volumes_create(
+	struct pool *pool, const struct volumes_options *options, struct volumes **volumes);
+/* All volumes must be closed. NULL is allowed. Before pool_close(). */
+void volumes_destroy(struct volumes *volumes);
+/* Instead of closing each volume: forgets what is pending and all volumes, files and `volumes`
+ * itself. Before pool_abandon(). No call may be under way. */
+void volumes_abandon(struct volumes *volumes);
+
+struct volume_create_options {
+	const char *name;
+	enum volume_kind kind; /* VOLUME_SHARE or VOLUME_DATASET */
+	uint32_t uid, gid, mode; /* of the root directory; mode 0: 0755 */
+};
+/* Durable on return. `row` may be NULL. */
+int volume_create(struct volumes *volumes, const struct volume_create_options *options,
+	struct volume_row *row, struct error *error);
+/* -EBUSY while it is open in this process. Durable on return. */
+int volume_destroy(struct volumes *volumes, const char *name, struct error *error);
+/* All volumes by id: volume_row_next() in a view of pool_env(). */
+
+/* Opens a volume, counted: what is left of deletions before a crash goes on in the background. */
+int volume_open(
+	struct volumes *volumes, const char *name, struct volume **volume, struct error *error);
+int volume_open_id(
+	struct volumes *volumes, uint32_t id, struct volume **volume, struct error *error);
+/* The last one commits what is pending and waits for it; files must have been put. The volume is
+ * closed whatever is returned: the first error of that commit. NULL is allowed. */
+int volume_close(struct volume *volume);
+/* Commits all files, makes the volume immutable, writes its last image. -EBUSY when a deleted file
+ * is still open. Durable on return. Sealed already: 0. */
+int volume_seal(struct volume *volume, struct error *error);
+
+struct pool *volume_pool(const struct volume *volume);
+const struct volume_row *volume_row(const struct volume *volume); /* as of opening or sealing */
+bool volume_is_read_only(const struct volume *volume);
+/* How often unstable writes of this volume were lost since it was opened: part of the verifier. */
+uint64_t volume_losses(const struct volume *volume);
+
+struct volume_space {
+	uint64_t total, free; /* bytes of the pool, as a user sees them */
+	uint64_t files; /* inodes of this volume: files, directories, others */
+	uint64_t bytes; /* of extents and inline data of this volume */
+};
+int volume_statfs(struct volume *volume, struct volume_space *space);
+
+/* --- handles --------------------------------------------------------------------------------- */
+
+/* What names an inode for good, across restarts and nodes: wire handles are made of it. */
+#define VOLUME_HANDLE_SIZE 16
+struct volume_handle {
+	uint32_t volume;
+	uint32_t tag; /* 24 bits of the volume's uuid */
+	uint64_t ino;
+};
+void volume_handle_make(
+	const struct volume *volume, uint64_t ino, uint8_t bytes[VOLUME_HANDLE_SIZE]);
+/* -EBADMSG when the bytes are no handle. Knows no volume: for wire_to_host and host_to_key. */
+int volume_handle_decode(const void *bytes, size_t length, struct volume_handle *handle);
+/* -ESTALE when it is a handle of another volume. Does not look whether the inode exists. */
+int volume_handle_check(const struct volume *volume, const struct volume_handle *handle);
+
+/* --- attributes ------------------------------------------------------------------------------ */
+
+enum volume_type {
+	VOLUME_FILE = 1,
+	VOLUME_DIRECTORY = 2,
+	VOLUME_SYMLINK = 3,
+	VOLUME_FIFO = 4,
+	VOLUME_SOCKET = 5,
+	VOLUME_CHARACTER = 6,
+	VOLUME_BLOCK = 7,
+};
+
+struct volume_attributes {
+	uint64_t ino;
+	enum volume_type type;
+	uint32_t mode; /* 07777 */
+	uint32_t uid, gid;
+	uint32_t nlink;
+	uint64_t rdev; /* major << 32 | minor */
+	uint64_t size;
+	uint64_t used; /* bytes of space, whole blocks */
+	int64_t atime, mtime, ctime, btime; /* ns since 1970 */
+	uint64_t change; /* greater after each change, never used twice */
+	uint64_t parent; /* of a directory; 0 for others */
+};
+int volume_getattr(struct volume *volume, uint64_t ino, struct volume_attributes *attributes);
+
+enum {
+	VOLUME_SET_MODE = 1 << 0,
+	VOLUME_SET_UID = 1 << 1,
+	VOLUME_SET_GID = 1 << 2,
+	VOLUME_SET_SIZE = 1 << 3, /* files only; both ways */
+	VOLUME_SET_ATIME = 1 << 4,
+	VOLUME_SET_MTIME = 1 << 5,
+	VOLUME_SET_ATIME_NOW = 1 << 6, /* by the pool's clock */
+	VOLUME_SET_MTIME_NOW = 1 << 7,
+	VOLUME_SET_BTIME = 1 << 8,
+};
+struct volume_set {
+	unsigned mask; /* VOLUME_SET_... */
+	uint32_t mode, uid, gid;
+	uint64_t size;
+	int64_t atime, mtime, btime;
+};
+/* One transaction for all of it; ctime follows. `after` may be NULL. */
+int volume_setattr(struct volume *volume, uint64_t ino, const struct volume_set *set,
+	struct volume_attributes *after, uint64_t *lsn);
+
+/* --- names ----------------------------------------------------------------------------------- */
+
+/* `found` may be NULL, here and below. For ".." there is volume_parent(). */
+int volume_lookup(
+	struct volume *volume, uint64_t dir, const char *name, struct volume_attributes *found);
+/* The root's parent is itself. */
+int volume_parent(struct volume *volume, uint64_t dir, struct volume_attributes *found);
+
+struct volume_new {
+	enum volume_type type;
+	struct volume_set set; /* mode, uid, gid and times where its mask says so; else 0 and now */
+	uint64_t rdev; /* devices */
+	const char *target; /* symbolic links: 1 to VOLUME_TARGET_MAX bytes */
+};
+/* A file, directory, symbolic link or special file. -EEXIST fills `made` with what is there
+ * (-EAGAIN when it went in the meantime). */
+int volume_make(struct volume *volume, uint64_t dir, const char *name, const struct volume_new *new,
+	struct volume_attributes *made, uint64_t *lsn);
+/* The target, not terminated; *length: its bytes, -ERANGE when `size` is less. -EINVAL: no link. */
+int volume_readlink(struct volume *volume, uint64_t ino, char *buffer, size_t size, size_t *length);
+/* Another name for anything but a directory (-EPERM). */
+int volume_link(struct volume *volume, uint64_t ino, uint64_t dir, const char *name,
+	struct volume_attributes *after, uint64_t *lsn);
+
+enum volume_unlink { VOLUME_UNLINK_ANY, VOLUME_UNLINK_FILE, VOLUME_UNLINK_DIRECTORY };
+/* A name less; directories must be empty. FILE on a directory is -EISDIR, DIRECTORY on another
+ * -ENOTDIR. A file that is open lives on without a name until its last volume_file_close(). */
+int volume_unlink(struct volume *volume, uint64_t dir, const char *name, enum volume_unlink what,
+	uint64_t *lsn);
+/* Replaces a file by anything but a directory, an empty directory by a directory. Two names of one
+ * inode: 0, nothing changes. */
+int volume_rename(struct volume *volume, uint64_t from_dir, const char *from_name, uint64_t to_dir,
+	const char *to_name, uint64_t *lsn);
+
+struct volume_entry {
+	const char *name; /* until the callback returns */
+	uint64_t cookie; /* at least 3, never used again in this volume, in order of creation */
+	struct volume_attributes attributes;
+};
+/*
+ * Calls back with the entries whose cookie is greater than `cookie` (0: from the start), in order
+ * of cookies, until it returns false (that entry was not taken) or all were seen (*eof). It sees
+ * one moment of the directory. The callback must change nothing and not wait long.
+ */
+int volume_readdir(struct volume *volume, uint64_t dir, uint64_t cookie,
+	bool (*each)(void *data, const struct volume_entry *entry), void *data, bool *eof);
+/* A path of an inode from the volume's root, for messages: searches all names. -ENOENT when it has
+ * none any more. */
+int volume_path(struct volume *volume, uint64_t ino, char *path, size_t size);
+
+/* --- files ----------------------------------------------------------------------------------- */
+
+/* An inode in memory, counted, cheap: one per inode whoever asks. A reference does not keep a
+ * deleted file alive, opening it does. -ESTALE. */
+int volume_file_get(struct volume *volume, uint64_t ino, struct volume_file **file);
+void volume_file_put(struct volume_file *file); /* NULL is allowed */
+uint64_t volume_file_ino(const struct volume_file *file);
+struct volume *volume_file_volume(const struct volume_file *file);
+/* Counted. While open, the file outlives its last name. -ESTALE when it has gone. The caller keeps
+ * its reference until it has closed. */
+int volume_file_open(struct volume_file *file);
+/* The last one gives back the space of a file without a name. Pending writes stay pending. */
+void volume_file_close(struct volume_file *file);
+
+/*
+ * Writes all `length` bytes or none (an error). They are copied before it returns; unstable until
+ * committed. May wait for row memory. -ENOSPC, -EROFS, -EISDIR, -EINVAL (no file), -EFBIG.
+ */
+int volume_write(struct volume_file *file, uint64_t offset, const struct iovec *iov,
+	unsigned iov_count, size_t length);
+
+/*
+ * A read, owned by the caller with its iovecs and memory until done(), which runs once, on an
+ * engine thread or before volume_read() returns. May be called from an engine thread. result: 0,
+ * -EIO, -ENOMEM, -ESTALE, -EISDIR, -EINVAL; then `bytes` were read from `offset` on: fewer than
+ * asked for at the end of the file, where `eof` is true, and in a file of very many small extents,
+ * where it is not.
+ */
+struct volume_read {
+	uint64_t offset;
+	const struct iovec *iov;
+	unsigned iov_count;
+	size_t length; /* at most the sum of the iovecs */
+	void (*done)(struct volume_read *read);
+	void *data; /* the caller's */
+	int result;
+	size_t bytes;
+	bool eof;
+	/* the layer's own */
+	struct volume_file *file;
+	struct read_part *parts;
+	unsigned tries;
+	uint64_t generation;
+	struct pool_read pool;
+};
+void volume_read(struct volume_file *file, struct volume_read *read);
+/* The same, waiting; -errno, or 0 with *bytes and *eof. */
+int volume_read_wait(struct volume_file *file, uint64_t offset, void *buffer, size_t length,
+	size_t *bytes, bool *eof);
+
+/*
+ * Makes all writes to the file that have returned durable; group-committed with others. Owned by
+ * the caller until done(), which runs once, on a thread of the volume or of the engine, or before
+ * volume_commit() returns. status: 0; -EIO when writes since the last commit were lost (told once,
+ * and volume_losses() has changed); -ENOSPC, -ENOMEM: nothing is lost, commit again.
+ */
+struct volume_commit {
+	void (*done)(struct volume_commit *commit, int status);
+	void *data; /* the caller's */
+	/* the layer's own */
+	struct volume_file *file;
+	struct volume_commit *next;
+	int status;
+	struct durable_wait wait;
+};
+void volume_commit(struct volume_file *file, struct volume_commit *commit);
+/* The same, waiting. */
+int volume_commit_wait(struct volume_file *file);
+/* All files of the volume with pending writes, and everything before; waiting. */
+int volume_sync(struct volume *volume);
+
+/* --- many small files at once ---------------------------------------------------------------- */
+
+/*
+ * A file made whole: staged bytes, then created with others in as few transactions as they fit
+ * into. Start with zeros and fill in the first part; end with volume_staged_free().
+ */
+struct volume_staged {
+	uint64_t dir;
+	const char *name;
+	struct volume_new new;
+	uint64_t size; /* of files; what was not staged is a hole */
+	int status; /* of this one, from volume_stage_commit() */
+	uint64_t ino; /* of the new one */
+	/* the layer's own */
+	struct stage *stage;
+};
+/* Bytes of the file, `size` being set; best all in one call. Waits for row memory. */
+int volume_stage(struct volume *volume, struct volume_staged *staged, uint64_t offset,
+	const void *bytes, size_t length);
+/*
+ * Creates `count` of them; each has its status then: 0, -EEXIST, -EIO (bytes were lost), -E2BIG
+ * (too many extents for one transaction: make and write it as any other file), and so on. Returns
+ * an error when the volume cannot be changed; those with a status of -ECANCELED were not tried.
+ */
+int volume_stage_commit(
+	struct volume *volume, struct volume_staged *staged, unsigned count, uint64_t *lsn);
+/* Forgets what was staged and not created. */
+void volume_staged_free(struct volume *volume, struct volume_staged *staged);
+
+/* --- ingest ---------------------------------------------------------------------------------- */
+
+struct ingest_progress {
+	uint64_t files, directories, links, others; /* made; links: hard links */
+	uint64_t bytes; /* of files made, holes not counted */
+	uint64_t present; /* skipped by `resume`: there already */
+	uint64_t skipped; /* named by skip() */
+};
+
+struct ingest_options {
+	const char *source; /* a directory; what it holds becomes what the volume's root holds */
+	unsigned threads; /* 0: one per processor, at most 16; none with a simulated engine */
+	bool resume; /* leave alone what is there with the same type, size and mtime */
+	uint64_t sync_bytes; /* made durable at least this often; 0: 4 GiB */
+	/* Any may be NULL; called from one thread at a time. */
+	void (*progress)(
+		void *data, const struct ingest_progress *progress); /* about once a second */
+	void (*skip)(void *data, const char *path, const char *why); /* left out, and why */
+	bool (*stop)(void *data); /* true: give up with -EINTR */
+	void *data;
+};
+/*
+ * Copies a directory tree: modes, owners, times, symbolic and hard links, holes. All of it is
+ * durable on return. What cannot be read, and what is neither file, directory, symbolic link,
+ * FIFO, socket nor device, is skipped and named; an error of the pool ends it.
+ */
+int volume_ingest(struct volume *volume, const struct ingest_options *options,
+	struct ingest_progress *progress, struct error *error);
+
+/* --- care ------------------------------------------------------------------------------------ */
+
+struct volume_verify_report {
+	uint64_t files, directories, others, bytes; /* bytes: read and checked */
+	uint64_t bad_files; /* with bytes that could not be read */
+	uint64_t bad_metadata; /* rows that contradict each other or cannot be decoded */
+};
+/*
+ * Reads every byte of every committed file, and checks that names, links, extents and counters
+ * agree. 0 when all could be looked at, whatever was found. Callbacks may be NULL.
+ */
+struct volume_verify_options {
+	void (*progress)(void *data, uint64_t bytes, uint64_t total);
+	void (*bad)(void *data, const char *path, int error); /* a file, or "" for metadata */
+	void *data;
+};
+int volume_verify(struct volume *volume, const struct volume_verify_options *options,
+	struct volume_verify_report *report, struct error *error);
+/* Live bytes per segment as the extents have them, against the pool's: *wrong segments differ. */
+int volume_check_live(struct volume *volume, uint64_t *wrong);
+
+/* Moves the live bytes of a segment of this volume to others, so that it becomes free. */
+int volume_compact(struct volume *volume, uint64_t segment);
+/* Compacts the volume's sparsest segments (less than `percent` live) until `bytes` were won or none
+ * is left; *won may be NULL. */
+int volume_make_room(struct volume *volume, unsigned percent, uint64_t bytes, uint64_t *won);
+/* One round of what a thread of the volume does by itself: old pending writes are committed,
+ * deleted files given back, idle streams closed, sparse segments compacted when space is short. */
+int volume_maintain(struct volume *volume);
+
+#endif

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * Simulated histories: sequences of operations on a volume, the power cut at every device write and
+ * flush of the last one, devices lost at the same moment; then the pool is opened again and
+ * compared with a model (model.h).
+ *
+ *   histories [--depth N] [--random N] [--seconds N] [--seed N]
+ *
+ * All sequences of up to `depth` operations of the table are run (a cut in an earlier operation is
+ * a cut in the last one of a shorter sequence), then `random` longer ones. The run fails when an
+ * operation of the table never succeeded. A failure prints the sequence, the cut and the seed.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/log.h"
+#include "operations.h"
+
+static uint64_t seed = 1;
+static unsigned long states, cuts, sequences;
+
+/* --- one crash --- */
+
+static void fail(const struct sequence *s, uint64_t cut, const char *why)
+{
+	fprintf(stderr, "FAILED: %s\n  after: ", why);
+	sequence_print(s);
+	fprintf(stderr, "\n  power cut at write or flush %llu of the last one; --seed %llu\n",
+		(unsigned long long)cut, (unsigned long long)seed);
+	exit(1);
+}
+
+/* Runs one operation on both; false when the power went in the middle of it. */
+static bool step(
+	struct run *run, struct model *model, const struct sequence *s, unsigned i, uint64_t cut)
+{
+	struct operation *op = &operations[s->op[i]];
+	int got, want;
+
+	run->salt = i + 1;
+	got = op->run(run, op->a, op->b);
+	want = op->model(model, op->a, op->b, i + 1);
+	if (sim_power_was_cut(run->engine))
+		return false;
+	if (got != want) {
+		char why[160];
+
+		snprintf(why, sizeof(why), "%s gives %d (%s), not %d", op->name, got,
+			strerror(-got), want);
+		fail(s, cut, why);
+	}
+	op->succeeded += !got;
+	return true;
+}
+
+/* Opens after the crash with one device dead at the same moment, and compares. */
+static void judge(struct run *run, const struct model *before, const struct model *after,
+	const struct sequence *s, uint64_t cut)
+{
+	const char *wrong;
+	unsigned dead = (unsigned)(states % (DEVICES + 1));
+	int rc;
+
+	if (dead < DEVICES)
+		sim_kill_device(world, device_paths[dead]);
+	rc = run_open(run);
+	if (rc)
+		fail(s, cut, strerror(-rc));
+	wrong = run_compare(run, after);
+	if (wrong && before && !run_compare(run, before))
+		wrong = NULL;
+	if (!wrong)
+		wrong = run_check(run);
+	if (wrong)
+		fail(s, cut, wrong);
+	run_crash(run);
+	sim_drain(world);
+	if (dead < DEVICES)
+		sim_revive_device(world, device_paths[dead]);
+	states++;
+}
+
+/* One run of a sequence with the power cut at the n-th write or flush of its last operation (0:
+ * right after it). False when the operation had fewer. */
+static bool run_once(const struct sequence *s, uint64_t cut)
+{
+	struct run run = {.host = "alpha"};
+	struct model model, before = {0};
+	bool whole = true;
+
+	sim_restore(world, base);
+	sim_seed(world, seed + cut);
+	if (sim_engine_create(world, &run.engine) || run_open(&run))
+		fail(s, cut, "the base pool cannot be opened");
+	model_init(&model);
+	for (unsigned i = 0; i + 1 < s->length; i++)
+		step(&run, &model, s, i, cut);
+	model_copy(&before, &model);
+	if (cut)
+		sim_cut_power_at(run.engine, cut);
+	whole = step(&run, &model, s, s->length - 1, cut);
+	if (cut && whole)
+		goto out;
+	if (!cut)
+		sim_cut_power(world);
+	run_crash(&run);
+	sim_drain(world);
+	sim_power_on(world, SIM_RANDOM);
+	judge(&run, whole ? NULL : &before, &model, s, cut);
+	cuts++;
+out:
+	run_crash(&run);
+	sim_drain(world);
+	engine_destroy(run.engine);
+	model_free(&model);
+	model_free(&before);
+	return !whole || !cut;
+}
+
+static void run_sequence(const struct sequence *s)
+{
+	sequences++;
+	run_once(s, 0);
+	for (uint64_t cut = 1; run_once(s, cut); cut++)
+		;
+}
+
+/* --- all of them --- */
+
+static double deadline;
+
+static void all_sequences(struct sequence *s, unsigned depth)
+{
+	for (unsigned op = 0; op < operation_count && seconds_now() < deadline; op++) {
+		s->op[s->length++] = (unsigned char)op;
+		run_sequence(s);
+		if (s->length < depth)
+			all_sequences(s, depth);
+		s->length--;
+	}
+}
+
+static void quiet(enum log_level level, const char *line)
+{
+}
+
+static int report(double began)
+{
+	double took = seconds_now() - began;
+
+	printf("%lu sequences, %lu cuts, %lu crash states in %.1f s: %.0f a second; --seed %llu\n",
+		sequences, cuts, states, took, (double)states / took, (unsigned long long)seed);
+	return operations_report();
+}
+
+int main(int argc, char **argv)
+{
+	static const struct option options[] = {{"depth", required_argument, NULL, 'd'},
+		{"random", required_argument, NULL, 'r'}, {"seconds", required_argument, NULL, 't'},
+		{"seed", required_argument, NULL, 's'}, {NULL, 0, NULL, 0}};
+	unsigned depth = 2;
+	unsigned long random = 100;
+	double limit = 1e9, began = seconds_now();
+	struct sequence s = {0};
+	uint64_t state;
+	int option;
+
+	while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
+		if (option == 'd')
+			depth = (unsigned)atoi(optarg);
+		else if (option == 'r')
+			random = strtoul(optarg, NULL, 10);
+		else if (option == 't')
+			limit = atof(optarg);
+		else if (option == 's')
+			seed = strtoull(optarg, NULL, 10);
+		else
+			return 2;
+	}
+	deadline = began + limit;
+	if (!getenv("HISTORIES_LOG"))
+		log_set_sink(quiet);
+	base_make(seed);
+	if (depth)
+		all_sequences(&s, depth);
+	state = seed;
+	for (unsigned long i = 0; i < random && seconds_now() < deadline; i++) {
+		sequence_random(&s, &state);
+		if (s.length)
+			run_sequence(&s);
+	}
+	base_free();
+	return report(began);
+}

@@ -1,0 +1,557 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+#include "operations.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define DATA 2
+#define PARITY 1
+#define DEVICE_SIZE (2u << 20)
+#define WRITES_MAX 4 /* of a random sequence */
+#define CREATES_MAX 7
+
+static const char *const names[MODEL_NAMES] = {"a", "b"};
+struct sim_world *world;
+struct sim_image *base;
+const char *device_paths[DEVICES];
+static char device_names[DEVICES][4];
+
+/* --- operations on the volume --- */
+
+/* *lsn: as `rc` was made, whatever was evaluated first. */
+static int durable(struct run *run, int rc, const uint64_t *lsn)
+{
+	return rc ? rc : pool_sync(run->pool, *lsn);
+}
+
+static int make(struct run *run, int a, enum volume_type type)
+{
+	struct volume_new new = {.type = type, .set = {.mask = VOLUME_SET_MODE, .mode = 0644}};
+	struct volume_attributes made;
+	uint64_t lsn = 0;
+
+	return durable(
+		run, volume_make(run->volume, VOLUME_ROOT, names[a], &new, &made, &lsn), &lsn);
+}
+
+static int do_create(struct run *run, int a, int b)
+{
+	return make(run, a, VOLUME_FILE);
+}
+
+static int do_mkdir(struct run *run, int a, int b)
+{
+	return make(run, a, VOLUME_DIRECTORY);
+}
+
+/* The file of a name with a reference. */
+static int get_file(struct run *run, int a, struct volume_file **file)
+{
+	struct volume_attributes found;
+	int rc = volume_lookup(run->volume, VOLUME_ROOT, names[a], &found);
+
+	if (!rc && found.type == VOLUME_DIRECTORY)
+		rc = -EISDIR;
+	return rc ? rc : volume_file_get(run->volume, found.ino, file);
+}
+
+static void pattern(uint8_t *bytes, uint32_t length, unsigned salt)
+{
+	for (uint32_t i = 0; i < length; i++)
+		bytes[i] = (uint8_t)(1 + (salt * 37 + i / 7 + i) % 255);
+}
+
+static int write_at(struct run *run, int a, uint32_t offset, uint32_t length)
+{
+	static uint8_t bytes[MODEL_BYTES];
+	struct iovec iov = {bytes, length};
+	struct volume_file *file;
+	int rc = get_file(run, a, &file);
+
+	if (rc)
+		return rc;
+	pattern(bytes, length, run->salt);
+	rc = volume_write(file, offset, &iov, 1, length);
+	volume_file_put(file);
+	return rc;
+}
+
+static int model_write_at(struct model *m, int a, uint32_t offset, uint32_t length, unsigned salt)
+{
+	static uint8_t bytes[MODEL_BYTES];
+
+	pattern(bytes, length, salt);
+	return model_write(m, a, offset, bytes, length);
+}
+
+/* Offset and length of the kinds of writes: inline, inside a row behind a hole, across rows. */
+#define WRITE(kind, offset, length)                                                 \
+	static int do_write_##kind(struct run *run, int a, int b)                   \
+	{                                                                           \
+		return write_at(run, a, offset, length);                            \
+	}                                                                           \
+	static int model_write_##kind(struct model *m, int a, int b, unsigned salt) \
+	{                                                                           \
+		return model_write_at(m, a, offset, length, salt);                  \
+	}
+WRITE(small, 0, 1500)
+WRITE(hole, 40000, 3000)
+WRITE(rows, 6000, 20000)
+
+static int do_fsync(struct run *run, int a, int b)
+{
+	struct volume_file *file;
+	int rc = get_file(run, a, &file);
+
+	if (rc)
+		return rc;
+	rc = volume_commit_wait(file);
+	volume_file_put(file);
+	return rc;
+}
+
+static int cut_to(struct run *run, int a, uint64_t size)
+{
+	struct volume_set set = {.mask = VOLUME_SET_SIZE, .size = size};
+	struct volume_attributes found;
+	uint64_t lsn = 0;
+	int rc = volume_lookup(run->volume, VOLUME_ROOT, names[a], &found);
+
+	if (!rc)
+		rc = volume_setattr(run->volume, found.ino, &set, NULL, &lsn);
+	return durable(run, rc, &lsn);
+}
+
+static int do_shrink(struct run *run, int a, int b)
+{
+	return cut_to(run, a, 700);
+}
+
+static int do_grow(struct run *run, int a, int b)
+{
+	return cut_to(run, a, 50000);
+}
+
+static int do_unlink(struct run *run, int a, int b)
+{
+	uint64_t lsn = 0;
+
+	return durable(run,
+		volume_unlink(run->volume, VOLUME_ROOT, names[a], VOLUME_UNLINK_ANY, &lsn), &lsn);
+}
+
+/* The file is open over its unlink and stays so until the end of the run. */
+static int do_unlink_open(struct run *run, int a, int b)
+{
+	struct volume_file *file = NULL;
+	int rc = get_file(run, a, &file);
+
+	if (!rc)
+		rc = volume_file_open(file);
+	if (!rc)
+		run->held[run->held_count++] = file;
+	else
+		volume_file_put(file);
+	return do_unlink(run, a, b);
+}
+
+static int do_link(struct run *run, int a, int b)
+{
+	struct volume_attributes found;
+	uint64_t lsn = 0;
+	int rc = volume_lookup(run->volume, VOLUME_ROOT, names[a], &found);
+
+	if (!rc)
+		rc = volume_link(run->volume, found.ino, VOLUME_ROOT, names[b], NULL, &lsn);
+	return durable(run, rc, &lsn);
+}
+
+static int do_rename(struct run *run, int a, int b)
+{
+	uint64_t lsn = 0;
+
+	return durable(run,
+		volume_rename(run->volume, VOLUME_ROOT, names[a], VOLUME_ROOT, names[b], &lsn),
+		&lsn);
+}
+
+static void let_go(struct run *run)
+{
+	for (unsigned i = 0; i < run->held_count; i++) {
+		volume_file_close(run->held[i]);
+		volume_file_put(run->held[i]);
+	}
+	run->held_count = 0;
+}
+
+static int do_seal(struct run *run, int a, int b)
+{
+	let_go(run);
+	return volume_seal(run->volume, NULL);
+}
+
+static int do_checkpoint(struct run *run, int a, int b)
+{
+	return pool_checkpoint(run->pool);
+}
+
+static int do_maintain(struct run *run, int a, int b)
+{
+	int rc = volume_maintain(run->volume);
+
+	return rc ? rc : pool_maintain(run->pool);
+}
+
+int run_open(struct run *run)
+{
+	struct pool_open_options options = {.paths = device_paths,
+		.path_count = DEVICES,
+		.name = "tank",
+		.host = run->host,
+		.force = run->force,
+		.row_memory = 1u << 20,
+		.page_cache = 1u << 20,
+		.metadata_limit = 8u << 20};
+	struct error error = {0};
+	int rc = pool_open(run->engine, &options, &run->pool, &error);
+
+	if (rc)
+		return rc;
+	rc = volumes_create(run->pool, NULL, &run->volumes);
+	if (!rc)
+		rc = volume_open(run->volumes, "share", &run->volume, &error);
+	return rc;
+}
+
+static int close_volume(struct run *run)
+{
+	int rc, closed;
+
+	let_go(run);
+	rc = volume_close(run->volume);
+	run->volume = NULL;
+	volumes_destroy(run->volumes);
+	run->volumes = NULL;
+	closed = pool_close(run->pool, NULL);
+	run->pool = NULL;
+	return rc ? rc : closed;
+}
+
+static int do_reopen(struct run *run, int a, int b)
+{
+	int rc = close_volume(run);
+
+	return rc ? rc : run_open(run);
+}
+
+/* --- and on the model --- */
+
+static int m_create(struct model *m, int a, int b, unsigned salt)
+{
+	return model_create(m, a);
+}
+static int m_mkdir(struct model *m, int a, int b, unsigned salt)
+{
+	return model_mkdir(m, a);
+}
+static int m_fsync(struct model *m, int a, int b, unsigned salt)
+{
+	return model_commit(m, a);
+}
+static int m_shrink(struct model *m, int a, int b, unsigned salt)
+{
+	return model_truncate(m, a, 700);
+}
+static int m_grow(struct model *m, int a, int b, unsigned salt)
+{
+	return model_truncate(m, a, 50000);
+}
+static int m_unlink(struct model *m, int a, int b, unsigned salt)
+{
+	return model_unlink(m, a);
+}
+static int m_link(struct model *m, int a, int b, unsigned salt)
+{
+	return model_link(m, a, b);
+}
+static int m_rename(struct model *m, int a, int b, unsigned salt)
+{
+	return model_rename(m, a, b);
+}
+static int m_seal(struct model *m, int a, int b, unsigned salt)
+{
+	return model_seal(m);
+}
+static int m_nothing(struct model *m, int a, int b, unsigned salt)
+{
+	return 0;
+}
+static int m_reopen(struct model *m, int a, int b, unsigned salt)
+{
+	model_settle(m);
+	return 0;
+}
+
+struct operation operations[] = {
+	{"create a", do_create, m_create, 0, 0, 0},
+	{"create b", do_create, m_create, 1, 0, 0},
+	{"mkdir b", do_mkdir, m_mkdir, 1, 0, 0},
+	{"write a small", do_write_small, model_write_small, 0, 0, 0},
+	{"write a behind a hole", do_write_hole, model_write_hole, 0, 0, 0},
+	{"write a across rows", do_write_rows, model_write_rows, 0, 0, 0},
+	{"write b across rows", do_write_rows, model_write_rows, 1, 0, 0},
+	{"fsync a", do_fsync, m_fsync, 0, 0, 0},
+	{"fsync b", do_fsync, m_fsync, 1, 0, 0},
+	{"shrink a", do_shrink, m_shrink, 0, 0, 0},
+	{"grow a", do_grow, m_grow, 0, 0, 0},
+	{"unlink a", do_unlink, m_unlink, 0, 0, 0},
+	{"unlink a while open", do_unlink_open, m_unlink, 0, 0, 0},
+	{"link a b", do_link, m_link, 0, 1, 0},
+	{"rename a b", do_rename, m_rename, 0, 1, 0},
+	{"rename b a", do_rename, m_rename, 1, 0, 0},
+	{"seal", do_seal, m_seal, 0, 0, 0},
+	{"checkpoint", do_checkpoint, m_nothing, 0, 0, 0},
+	{"maintain", do_maintain, m_nothing, 0, 0, 0},
+	{"close and open", do_reopen, m_reopen, 0, 0, 0},
+};
+const unsigned operation_count = sizeof(operations) / sizeof(operations[0]);
+
+/* --- comparing --- */
+
+static const char *compare_file(
+	struct run *run, const struct model_file *file, const struct volume_attributes *found)
+{
+	static uint8_t bytes[MODEL_BYTES + 1];
+	struct volume_file *handle;
+	size_t length = 0;
+	bool eof;
+	int rc;
+
+	if (found->type != VOLUME_FILE)
+		return "not a file";
+	if (found->nlink != file->links)
+		return "wrong number of links";
+	if (found->size > MODEL_BYTES)
+		return "too large";
+	rc = volume_file_get(run->volume, found->ino, &handle);
+	if (rc)
+		return "cannot be got";
+	rc = volume_read_wait(handle, 0, bytes, sizeof(bytes), &length, &eof);
+	volume_file_put(handle);
+	if (rc)
+		return "cannot be read";
+	if (length != found->size)
+		return "size and bytes differ";
+	return model_allows(file, (uint32_t)length, bytes) ? NULL : "wrong bytes or size";
+}
+
+static const char *compare_name(struct run *run, const struct model *model, int name)
+{
+	struct volume_attributes found;
+	int rc = volume_lookup(run->volume, VOLUME_ROOT, names[name], &found);
+	int want = model->name[name];
+
+	if (rc == -ENOENT)
+		return want == NAME_NONE ? NULL : "gone";
+	if (rc)
+		return "lookup fails";
+	if (want == NAME_NONE)
+		return "there";
+	if (want == NAME_DIRECTORY)
+		return found.type == VOLUME_DIRECTORY ? NULL : "not a directory";
+	return compare_file(run, &model->file[want], &found);
+}
+
+/* NULL: as the model says; else what is wrong. */
+const char *run_compare(struct run *run, const struct model *model)
+{
+	static char text[128];
+
+	if (volume_row(run->volume)->sealed != model->sealed)
+		return model->sealed ? "not sealed" : "sealed";
+	for (int i = 0; i < MODEL_NAMES; i++) {
+		const char *wrong = compare_name(run, model, i);
+
+		if (wrong) {
+			snprintf(text, sizeof(text), "name %s: %s", names[i], wrong);
+			return text;
+		}
+	}
+	return NULL;
+}
+
+static int adopt_name(struct run *run, struct model *model, int name)
+{
+	static uint8_t bytes[MODEL_BYTES];
+	struct volume_file *file;
+	size_t length = 0;
+	bool eof;
+	int rc;
+
+	if (model->name[name] < 0)
+		return 0;
+	rc = get_file(run, name, &file);
+	if (rc)
+		return rc;
+	rc = volume_read_wait(file, 0, bytes, sizeof(bytes), &length, &eof);
+	volume_file_put(file);
+	if (!rc)
+		model_adopt(&model->file[model->name[name]], (uint32_t)length, bytes);
+	return rc;
+}
+
+int run_adopt(struct run *run, struct model *model)
+{
+	int rc = 0;
+
+	for (int i = 0; !rc && i < MODEL_NAMES; i++)
+		rc = adopt_name(run, model, i);
+	return rc;
+}
+
+/* What must hold of any volume, whatever was done to it. */
+const char *run_check(struct run *run)
+{
+	struct volume_verify_report report = {0};
+	uint64_t wrong = 0;
+
+	if (volume_verify(run->volume, NULL, &report, NULL) || report.bad_files ||
+		report.bad_metadata)
+		return "verify finds errors";
+	if (volume_check_live(run->volume, &wrong) || wrong)
+		return "live bytes are wrong";
+	return NULL;
+}
+
+void run_crash(struct run *run)
+{
+	for (unsigned i = 0; i < run->held_count; i++) {
+		volume_file_close(run->held[i]);
+		volume_file_put(run->held[i]);
+	}
+	run->held_count = 0;
+	if (run->volumes)
+		volumes_abandon(run->volumes);
+	if (run->pool)
+		pool_abandon(run->pool);
+	run->volumes = NULL;
+	run->volume = NULL;
+	run->pool = NULL;
+}
+
+/* --- sequences --- */
+
+void sequence_print(const struct sequence *s)
+{
+	for (unsigned i = 0; i < s->length; i++)
+		fprintf(stderr, "%s%s", i ? ", " : "", operations[s->op[i]].name);
+}
+
+static uint64_t next_random(uint64_t *state)
+{
+	*state += 0x9e3779b97f4a7c15ull; /* splitmix64 */
+	uint64_t z = (*state ^ *state >> 30) * 0xbf58476d1ce4e5b9ull;
+
+	z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+	return z ^ z >> 31;
+}
+
+/* Creations are drawn more often, so that long histories have something to work on; unstable
+ * writes to one file are bounded by what the model keeps. */
+void sequence_random(struct sequence *s, uint64_t *state)
+{
+	unsigned writes = 0;
+
+	s->length = 0;
+	while (s->length < 4 + next_random(state) % 10) {
+		unsigned op = next_random(state) % 4 ? next_random(state) % operation_count
+						     : next_random(state) % 2;
+		bool write = op >= 3 && op <= 6;
+
+		if (write && ++writes > WRITES_MAX)
+			continue;
+		if (op == 0 || op == 1)
+			for (unsigned i = 0, made = 0; i < s->length; i++)
+				if (s->op[i] <= 1 && ++made == CREATES_MAX)
+					return;
+		s->op[s->length++] = (unsigned char)op;
+	}
+}
+
+double seconds_now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+int operations_report(void)
+{
+	int never = 0;
+
+	for (unsigned i = 0; i < operation_count; i++) {
+		if (!operations[i].succeeded) {
+			printf("operation never succeeded: %s\n", operations[i].name);
+			never = 1;
+		}
+	}
+	return never;
+}
+
+/* --- the world --- */
+
+void base_make(uint64_t seed)
+{
+	struct sim_options options = {.seed = seed, .reorder = true};
+	struct pool_create_device devices[DEVICES];
+	struct pool_create_options create = {.name = "tank",
+		.data = DATA,
+		.parity = PARITY,
+		.cell = 4096,
+		.devices = devices,
+		.device_count = DEVICES,
+		.host = "alpha",
+		.slot_rows = 4,
+		.journal_size = 512 << 10};
+	struct volume_create_options volume = {.name = "share", .kind = VOLUME_SHARE};
+	struct run run = {.host = "alpha"};
+	struct pool_open_options open = {.paths = device_paths,
+		.path_count = DEVICES,
+		.host = "alpha",
+		.metadata_limit = 8u << 20};
+	struct error error = {0};
+
+	if (sim_world_create(&options, &world))
+		abort();
+	for (unsigned i = 0; i < DEVICES; i++) {
+		snprintf(device_names[i], sizeof(device_names[i]), "d%u", i);
+		device_paths[i] = device_names[i];
+		devices[i] = (struct pool_create_device){device_paths[i], device_paths[i]};
+		if (sim_add_device(world, device_paths[i], DEVICE_SIZE))
+			abort();
+	}
+	if (sim_engine_create(world, &run.engine) || pool_create(run.engine, &create, &error) ||
+		pool_open(run.engine, &open, &run.pool, &error) ||
+		volumes_create(run.pool, NULL, &run.volumes) ||
+		volume_create(run.volumes, &volume, NULL, &error)) {
+		fprintf(stderr, "%s: %s\n", error.object, error.message);
+		exit(1);
+	}
+	volumes_destroy(run.volumes);
+	if (pool_close(run.pool, &error))
+		abort();
+	sim_drain(world);
+	engine_destroy(run.engine);
+	if (sim_save(world, &base))
+		abort();
+}
+
+void base_free(void)
+{
+	sim_image_free(base);
+	sim_world_destroy(world);
+}

@@ -1,0 +1,509 @@
+/* links: volume */
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/* Data of files: small and large, holes, truncate, commit, deletion; compared with a plain model.
+ */
+#include "test_volume.h"
+
+#define DEVICE_SIZE (8u << 20)
+#define KIB 1024u
+
+static struct volume_fixture fixture;
+
+static int start(void **state)
+{
+	volume_fixture_start(&fixture, DEVICE_SIZE, NULL);
+	return 0;
+}
+
+static int end(void **state)
+{
+	must_be_sound(&fixture);
+	volume_fixture_end(&fixture);
+	return 0;
+}
+
+static struct volume_file *make_file(const char *name)
+{
+	return must_get(fixture.volume, must_make(fixture.volume, VOLUME_ROOT, name, VOLUME_FILE));
+}
+
+static uint64_t live(void)
+{
+	struct volume_space space;
+
+	assert_int_equal(volume_statfs(fixture.volume, &space), 0);
+	return space.bytes;
+}
+
+/* --- small and large -------------------------------------------------------------------------- */
+
+static void keeps_a_small_file_in_the_metadata(void **state)
+{
+	struct volume_file *file = make_file("a");
+	uint64_t ino = volume_file_ino(file);
+
+	assert_int_equal(write_seeded(file, 0, 1000, 1), 0);
+	must_read_seeded(file, 0, 1000, 1);
+	assert_int_equal(size_of(fixture.volume, ino), 1000);
+	assert_int_equal(volume_commit_wait(file), 0);
+	must_read_seeded(file, 0, 1000, 1);
+	assert_int_equal(pool_volume_live(fixture.pool, volume_row(fixture.volume)->id), 0);
+	assert_int_equal(live(), 1000);
+	volume_file_put(file);
+	volume_fixture_crash(&fixture, SIM_LOSE_ALL);
+	file = must_get(fixture.volume, ino);
+	must_read_seeded(file, 0, 1000, 1);
+	volume_file_put(file);
+}
+
+static void moves_a_growing_file_to_extents(void **state)
+{
+	struct volume_file *file = make_file("a");
+	uint64_t ino = volume_file_ino(file);
+
+	assert_int_equal(write_seeded(file, 0, 1500, 1), 0);
+	assert_int_equal(volume_commit_wait(file), 0);
+	assert_int_equal(write_seeded(file, 10000, 5000, 2), 0);
+	must_read_seeded(file, 0, 1500, 1);
+	must_read_zeros(file, 1500, 8500);
+	must_read_seeded(file, 10000, 5000, 2);
+	assert_int_equal(volume_commit_wait(file), 0);
+	volume_file_put(file);
+	volume_fixture_crash(&fixture, SIM_LOSE_ALL);
+	file = must_get(fixture.volume, ino);
+	must_read_seeded(file, 0, 1500, 1);
+	must_read_zeros(file, 1500, 8500);
+	must_read_seeded(file, 10000, 5000, 2);
+	assert_int_equal(live(), 6500);
+	volume_file_put(file);
+}
+
+static void forgets_what_was_not_committed(void **state)
+{
+	struct volume_file *file = make_file("a");
+	uint64_t ino = volume_file_ino(file);
+
+	assert_int_equal(write_seeded(file, 0, 100 * KIB, 1), 0);
+	assert_int_equal(volume_commit_wait(file), 0);
+	assert_int_equal(write_seeded(file, 0, 100 * KIB, 2), 0);
+	must_read_seeded(file, 0, 100 * KIB, 2);
+	volume_file_put(file);
+	volume_fixture_crash(&fixture, SIM_LOSE_ALL);
+	file = must_get(fixture.volume, ino);
+	must_read_seeded(file, 0, 100 * KIB, 1);
+	volume_file_put(file);
+}
+
+static void writes_a_large_file(void **state)
+{
+	struct volume_file *file = make_file("a");
+	uint64_t ino = volume_file_ino(file);
+	size_t bytes;
+	char last[10];
+	bool eof;
+
+	for (unsigned i = 0; i < 12; i++)
+		assert_int_equal(write_seeded(file, i * 256 * KIB, 256 * KIB, i), 0);
+	assert_int_equal(volume_commit_wait(file), 0);
+	for (unsigned i = 0; i < 12; i++)
+		must_read_seeded(file, i * 256 * KIB, 256 * KIB, i);
+	assert_int_equal(volume_read_wait(file, 3072 * KIB - 4, last, 10, &bytes, &eof), 0);
+	assert_int_equal(bytes, 4);
+	assert_true(eof);
+	assert_int_equal(volume_read_wait(file, 3072 * KIB, last, 10, &bytes, &eof), 0);
+	assert_int_equal(bytes, 0);
+	assert_true(eof);
+	volume_file_put(file);
+	volume_fixture_reopen(&fixture);
+	file = must_get(fixture.volume, ino);
+	must_read_seeded(file, 11 * 256 * KIB, 256 * KIB, 11);
+	volume_file_put(file);
+}
+
+static void reaches_the_far_end(void **state)
+{
+	struct volume_file *file = make_file("a");
+	uint64_t far = VOLUME_SIZE_MAX - 100;
+
+	assert_int_equal(write_seeded(file, far, 100, 1), 0);
+	assert_int_equal(write_seeded(file, far, 101, 1), -EFBIG);
+	assert_int_equal(write_seeded(file, UINT64_MAX - 5, 10, 1), -EFBIG);
+	assert_int_equal(volume_commit_wait(file), 0);
+	must_read_seeded(file, far, 100, 1);
+	must_read_zeros(file, far / 2, 1000);
+	assert_int_equal(size_of(fixture.volume, volume_file_ino(file)), VOLUME_SIZE_MAX);
+	volume_file_put(file);
+}
+
+static void refuses_what_is_no_file(void **state)
+{
+	struct volume_file *dir = must_get(fixture.volume, VOLUME_ROOT);
+	char byte = 0;
+	size_t bytes;
+	bool eof;
+
+	assert_int_equal(write_seeded(dir, 0, 1, 1), -EISDIR);
+	assert_int_equal(volume_read_wait(dir, 0, &byte, 1, &bytes, &eof), -EISDIR);
+	volume_file_put(dir);
+	assert_int_equal(volume_file_get(fixture.volume, 999, &dir), -ESTALE);
+}
+
+/* --- truncate --------------------------------------------------------------------------------- */
+
+static void truncates_both_ways(void **state)
+{
+	struct volume_file *file = make_file("a");
+	struct volume *volume = fixture.volume;
+	uint64_t ino = volume_file_ino(file);
+
+	assert_int_equal(write_seeded(file, 0, 100 * KIB, 1), 0);
+	assert_int_equal(volume_commit_wait(file), 0);
+	assert_int_equal(write_seeded(file, 100 * KIB, 100 * KIB, 2), 0);
+	assert_int_equal(set_size(volume, ino, 50 * KIB + 7), 0);
+	assert_int_equal(size_of(volume, ino), 50 * KIB + 7);
+	assert_int_equal(set_size(volume, ino, 300 * KIB), 0);
+	must_read_seeded(file, 0, 50 * KIB + 7, 1);
+	must_read_zeros(file, 50 * KIB + 7, 250 * KIB - 7);
+	assert_int_equal(volume_commit_wait(file), 0);
+	must_read_zeros(file, 50 * KIB + 7, 250 * KIB - 7);
+	assert_int_equal(live(), 50 * KIB + 7);
+	assert_int_equal(set_size(volume, ino, 0), 0);
+	assert_int_equal(live(), 0);
+	/* From here on it is a small file again. */
+	assert_int_equal(write_seeded(file, 100, 100, 3), 0);
+	assert_int_equal(volume_commit_wait(file), 0);
+	must_read_zeros(file, 0, 100);
+	must_read_seeded(file, 100, 100, 3);
+	assert_int_equal(live(), 200);
+	volume_file_put(file);
+}
+
+/* Extents of one byte in every other place: as many as there are writes. */
+static void scatter(struct volume_file *file, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		assert_int_equal(write_seeded(file, 4096 + 10 * i, 1, i), 0);
+	assert_int_equal(volume_commit_wait(file), 0);
+}
+
+static void truncates_a_file_of_many_extents(void **state)
+{
+	struct volume_file *file = make_file("a");
+	uint64_t ino = volume_file_ino(file);
+
+	scatter(file, 2500);
+	must_read_seeded(file, 4096 + 10 * 2400, 1, 2400);
+	assert_int_equal(set_size(fixture.volume, ino, 4100), 0);
+	assert_int_equal(live(), 1);
+	assert_int_equal(set_size(fixture.volume, ino, 100000), 0);
+	must_read_zeros(file, 4097, 90000);
+	volume_file_put(file);
+}
+
+static void goes_on_trimming_after_a_crash(void **state)
+{
+	struct volume_file *file = make_file("a");
+	uint64_t ino = volume_file_ino(file), before;
+	int r;
+
+	scatter(file, 2500);
+	before = live();
+	/* The power goes somewhere within the transactions of the truncate. */
+	sim_cut_power_at(fixture.pool_fixture.engine, 3);
+	r = set_size(fixture.volume, ino, 4097);
+	if (!r)
+		volume_sync(fixture.volume);
+	volume_file_put(file);
+	volume_fixture_crash(&fixture, SIM_KEEP_ALL);
+	assert_true(live() == before || live() == 1);
+	file = must_get(fixture.volume, ino);
+	must_read_seeded(file, 4096, 1, 0);
+	volume_file_put(file);
+}
+
+/* --- times ------------------------------------------------------------------------------------ */
+
+static void keeps_times_in_order(void **state)
+{
+	struct volume_file *file = make_file("a");
+	struct volume_set set = {.mask = VOLUME_SET_MTIME, .mtime = 77};
+	struct volume *volume = fixture.volume;
+	uint64_t ino = volume_file_ino(file), lsn;
+	struct volume_attributes made, written, after;
+
+	assert_int_equal(volume_getattr(volume, ino, &made), 0);
+	engine_sleep(fixture.pool_fixture.engine, 1000000);
+	assert_int_equal(write_seeded(file, 0, 10, 1), 0);
+	assert_int_equal(volume_getattr(volume, ino, &written), 0);
+	assert_true(written.mtime > made.mtime);
+	assert_true(written.change > made.change);
+	assert_int_equal(volume_setattr(volume, ino, &set, &after, &lsn), 0);
+	assert_int_equal(after.mtime, 77);
+	assert_true(after.change > written.change);
+	assert_int_equal(volume_commit_wait(file), 0);
+	assert_int_equal(volume_getattr(volume, ino, &written), 0);
+	assert_int_equal(written.mtime, 77);
+	assert_int_equal(written.change, after.change);
+	assert_int_equal(write_seeded(file, 0, 10, 2), 0);
+	assert_int_equal(volume_commit_wait(file), 0);
+	assert_int_equal(volume_getattr(volume, ino, &written), 0);
+	assert_true(written.mtime > 77);
+	assert_true(written.change > after.change);
+	volume_file_put(file);
+}
+
+/* --- deletion --------------------------------------------------------------------------------- */
+
+static void gives_space_back_at_the_last_close(void **state)
+{
+	struct volume_file *file = make_file("a");
+	struct volume_attributes attributes;
+	uint64_t ino = volume_file_ino(file);
+
+	assert_int_equal(volume_file_open(file), 0);
+	assert_int_equal(volume_file_open(file), 0);
+	assert_int_equal(write_seeded(file, 0, 200 * KIB, 1), 0);
+	assert_int_equal(volume_commit_wait(file), 0);
+	must_unlink(fixture.volume, VOLUME_ROOT, "a");
+	assert_int_equal(write_seeded(file, 200 * KIB, 10 * KIB, 2), 0);
+	must_read_seeded(file, 0, 200 * KIB, 1);
+	must_read_seeded(file, 200 * KIB, 10 * KIB, 2);
+	assert_int_equal(volume_commit_wait(file), 0);
+	assert_int_equal(volume_getattr(fixture.volume, ino, &attributes), 0);
+	assert_int_equal(attributes.nlink, 0);
+	volume_file_close(file);
+	assert_int_equal(live(), 210 * KIB);
+	volume_file_close(file);
+	assert_int_equal(live(), 0);
+	assert_int_equal(volume_file_open(file), -ESTALE);
+	assert_int_equal(write_seeded(file, 0, 10, 2), -ESTALE);
+	assert_int_equal(volume_commit_wait(file), 0);
+	volume_file_put(file);
+	assert_int_equal(volume_getattr(fixture.volume, ino, &attributes), -ESTALE);
+}
+
+static void gives_orphans_back_after_a_crash(void **state)
+{
+	struct volume_file *file = make_file("a");
+	uint64_t ino = volume_file_ino(file);
+	struct volume_attributes attributes;
+
+	assert_int_equal(volume_file_open(file), 0);
+	scatter(file, 700);
+	must_unlink(fixture.volume, VOLUME_ROOT, "a");
+	must_sync(&fixture);
+	assert_int_equal(live(), 700);
+	volume_fixture_crash(&fixture, SIM_LOSE_ALL);
+	assert_int_equal(live(), 0);
+	assert_int_equal(volume_getattr(fixture.volume, ino, &attributes), -ESTALE);
+}
+
+static void deletes_a_file_that_is_being_written(void **state)
+{
+	struct volume_file *file = make_file("a");
+
+	assert_int_equal(write_seeded(file, 0, 100 * KIB, 1), 0);
+	must_unlink(fixture.volume, VOLUME_ROOT, "a");
+	assert_int_equal(write_seeded(file, 0, 10, 1), -ESTALE);
+	assert_int_equal(volume_commit_wait(file), 0);
+	assert_int_equal(live(), 0);
+	volume_file_put(file);
+}
+
+static void replaces_a_file_that_is_open(void **state)
+{
+	struct volume_file *old = make_file("old"), *new = make_file("new");
+	uint64_t lsn;
+
+	assert_int_equal(volume_file_open(old), 0);
+	assert_int_equal(write_seeded(old, 0, 10 * KIB, 1), 0);
+	assert_int_equal(write_seeded(new, 0, 10 * KIB, 2), 0);
+	assert_int_equal(
+		volume_rename(fixture.volume, VOLUME_ROOT, "new", VOLUME_ROOT, "old", &lsn), 0);
+	must_read_seeded(old, 0, 10 * KIB, 1);
+	must_sync(&fixture);
+	must_read_seeded(old, 0, 10 * KIB, 1);
+	volume_file_close(old);
+	assert_int_equal(live(), 10 * KIB);
+	volume_file_put(old);
+	volume_file_put(new);
+}
+
+/* --- a model ---------------------------------------------------------------------------------- */
+
+#define MODEL_FILES 3
+#define MODEL_SIZE (192 * KIB)
+
+struct model {
+	struct volume_file *file;
+	uint64_t ino, size;
+	uint8_t bytes[MODEL_SIZE];
+};
+static struct model models[MODEL_FILES];
+static uint64_t chance;
+
+static unsigned draw(unsigned below)
+{
+	chance = chance * 6364136223846793005ull + 1442695040888963407ull;
+	return (unsigned)(chance >> 33) % below;
+}
+
+static void model_write(struct model *m)
+{
+	unsigned small = draw(3);
+	size_t length = 1 + draw(small ? 3000 : 40000);
+	uint64_t offset = draw(4) ? draw(small ? 3000 : MODEL_SIZE) : m->size;
+	struct iovec iov[2];
+	size_t first;
+
+	if (offset + length > MODEL_SIZE)
+		offset = MODEL_SIZE - length;
+	if (offset > m->size)
+		memset(m->bytes + m->size, 0, offset - m->size);
+	fill_bytes(m->bytes + offset, length, draw(1000));
+	if (offset + length > m->size)
+		m->size = offset + length;
+	first = draw((unsigned)length + 1);
+	iov[0] = (struct iovec){m->bytes + offset, first};
+	iov[1] = (struct iovec){m->bytes + offset + first, length - first};
+	assert_int_equal(volume_write(m->file, offset, iov, 2, length), 0);
+}
+
+static void model_truncate(struct model *m)
+{
+	uint64_t size = draw(3) ? draw(4000) : draw(MODEL_SIZE);
+
+	if (!draw(4))
+		size = 0;
+	if (size > m->size)
+		memset(m->bytes + m->size, 0, size - m->size);
+	m->size = size;
+	assert_int_equal(set_size(fixture.volume, m->ino, size), 0);
+}
+
+static void model_read(struct model *m)
+{
+	uint64_t offset = draw(MODEL_SIZE + 100);
+	size_t length = 1 + draw(MODEL_SIZE), expected, bytes, second = draw((unsigned)length + 1);
+	uint8_t *found = malloc(length + 1);
+	struct iovec iov = {found, length};
+	bool eof;
+
+	(void)iov;
+	(void)second;
+	expected = offset >= m->size ? 0 : m->size - offset;
+	expected = expected < length ? expected : length;
+	assert_int_equal(volume_read_wait(m->file, offset, found, length, &bytes, &eof), 0);
+	assert_int_equal(bytes, expected);
+	assert_int_equal(eof, offset + bytes >= m->size);
+	if (bytes)
+		assert_memory_equal(found, m->bytes + offset, bytes);
+	free(found);
+}
+
+static void model_check(struct model *m)
+{
+	uint8_t *found = malloc(MODEL_SIZE + 1);
+	size_t bytes;
+	bool eof;
+
+	assert_int_equal(size_of(fixture.volume, m->ino), m->size);
+	assert_int_equal(volume_read_wait(m->file, 0, found, MODEL_SIZE + 1, &bytes, &eof), 0);
+	assert_int_equal(bytes, m->size);
+	assert_true(eof);
+	if (bytes)
+		assert_memory_equal(found, m->bytes, bytes);
+	free(found);
+}
+
+static void model_reopen(bool crash)
+{
+	must_sync(&fixture);
+	for (unsigned i = 0; i < MODEL_FILES; i++)
+		volume_file_put(models[i].file);
+	if (crash)
+		volume_fixture_crash(&fixture, SIM_RANDOM);
+	else
+		volume_fixture_reopen(&fixture);
+	for (unsigned i = 0; i < MODEL_FILES; i++) {
+		models[i].file = must_get(fixture.volume, models[i].ino);
+		model_check(&models[i]);
+	}
+}
+
+static void model_step(unsigned step)
+{
+	struct model *m = &models[draw(MODEL_FILES)];
+
+	switch (draw(12)) {
+	case 0:
+		model_truncate(m);
+		break;
+	case 1:
+	case 2:
+	case 3:
+		model_read(m);
+		break;
+	case 4:
+	case 5:
+		assert_int_equal(volume_commit_wait(m->file), 0);
+		break;
+	case 6:
+		if (!draw(20))
+			model_reopen(draw(2));
+		break;
+	default:
+		model_write(m);
+	}
+	if (step % 16 == 0)
+		assert_int_equal(pool_maintain(fixture.pool), 0);
+	if (step % 16 == 0)
+		assert_int_equal(volume_maintain(fixture.volume), 0);
+}
+
+static void agrees_with_a_model(void **state)
+{
+	for (unsigned seed = 1; seed <= 6; seed++) {
+		chance = seed;
+		for (unsigned i = 0; i < MODEL_FILES; i++) {
+			char name[16];
+
+			snprintf(name, sizeof(name), "f%u-%u", seed, i);
+			models[i].file = make_file(name);
+			models[i].ino = volume_file_ino(models[i].file);
+			models[i].size = 0;
+		}
+		for (unsigned step = 1; step <= 500; step++)
+			model_step(step);
+		for (unsigned i = 0; i < MODEL_FILES; i++) {
+			model_check(&models[i]);
+			volume_file_put(models[i].file);
+		}
+		must_be_sound(&fixture);
+	}
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, start, end)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(keeps_a_small_file_in_the_metadata),
+		TEST(moves_a_growing_file_to_extents),
+		TEST(forgets_what_was_not_committed),
+		TEST(writes_a_large_file),
+		TEST(reaches_the_far_end),
+		TEST(refuses_what_is_no_file),
+		TEST(truncates_both_ways),
+		TEST(truncates_a_file_of_many_extents),
+		TEST(goes_on_trimming_after_a_crash),
+		TEST(keeps_times_in_order),
+		TEST(gives_space_back_at_the_last_close),
+		TEST(gives_orphans_back_after_a_crash),
+		TEST(deletes_a_file_that_is_being_written),
+		TEST(replaces_a_file_that_is_open),
+		TEST(agrees_with_a_model),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

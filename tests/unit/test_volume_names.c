@@ -1,0 +1,354 @@
+/* links: volume */
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/* Names: make, lookup, readdir, link, unlink, rename, and what each refuses. */
+#include "test_volume.h"
+
+#define DEVICE_SIZE (4u << 20)
+
+static struct volume_fixture fixture;
+
+static int start(void **state)
+{
+	volume_fixture_start(&fixture, DEVICE_SIZE, NULL);
+	return 0;
+}
+
+static int end(void **state)
+{
+	must_be_sound(&fixture);
+	volume_fixture_end(&fixture);
+	return 0;
+}
+
+static int lookup(uint64_t dir, const char *name, uint64_t *ino)
+{
+	struct volume_attributes found = {0};
+	int r = volume_lookup(fixture.volume, dir, name, &found);
+
+	*ino = found.ino;
+	return r;
+}
+
+static int rename_to(uint64_t from, const char *a, uint64_t to, const char *b)
+{
+	uint64_t lsn;
+
+	return volume_rename(fixture.volume, from, a, to, b, &lsn);
+}
+
+static int unlink_as(const char *name, enum volume_unlink what)
+{
+	uint64_t lsn;
+
+	return volume_unlink(fixture.volume, VOLUME_ROOT, name, what, &lsn);
+}
+
+static void makes_and_finds(void **state)
+{
+	struct volume *volume = fixture.volume;
+	uint64_t dir = must_make(volume, VOLUME_ROOT, "dir", VOLUME_DIRECTORY), found;
+	uint64_t file = must_make(volume, dir, "file", VOLUME_FILE);
+	struct volume_attributes attributes;
+
+	assert_int_equal(lookup(dir, "file", &found), 0);
+	assert_int_equal(found, file);
+	assert_int_equal(lookup(VOLUME_ROOT, "file", &found), -ENOENT);
+	assert_int_equal(lookup(file, "x", &found), -ENOTDIR);
+	assert_int_equal(lookup(12345, "x", &found), -ESTALE);
+	assert_int_equal(volume_parent(volume, dir, &attributes), 0);
+	assert_int_equal(attributes.ino, VOLUME_ROOT);
+	assert_int_equal(attributes.nlink, 3);
+	assert_int_equal(volume_getattr(volume, file, &attributes), 0);
+	assert_int_equal(attributes.mode, 0640);
+	assert_int_equal(attributes.nlink, 1);
+	volume_fixture_reopen(&fixture);
+	assert_int_equal(lookup(dir, "file", &found), 0);
+	assert_int_equal(found, file);
+}
+
+static void refuses_bad_names(void **state)
+{
+	struct volume *volume = fixture.volume;
+	struct volume_new new = {.type = VOLUME_FILE};
+	char name[258];
+	uint64_t lsn, ino;
+
+	memset(name, 'n', sizeof(name));
+	name[256] = '\0';
+	assert_int_equal(volume_make(volume, VOLUME_ROOT, name, &new, NULL, &lsn), -ENAMETOOLONG);
+	assert_int_equal(lookup(VOLUME_ROOT, name, &ino), -ENAMETOOLONG);
+	name[255] = '\0';
+	assert_int_equal(volume_make(volume, VOLUME_ROOT, name, &new, NULL, &lsn), 0);
+	assert_int_equal(volume_make(volume, VOLUME_ROOT, "a/b", &new, NULL, &lsn), -EINVAL);
+	assert_int_equal(volume_make(volume, VOLUME_ROOT, "", &new, NULL, &lsn), -EINVAL);
+	assert_int_equal(volume_make(volume, VOLUME_ROOT, ".", &new, NULL, &lsn), -EINVAL);
+	assert_int_equal(volume_make(volume, VOLUME_ROOT, "..", &new, NULL, &lsn), -EINVAL);
+	assert_int_equal(rename_to(VOLUME_ROOT, name, VOLUME_ROOT, "x/y"), -EINVAL);
+	assert_int_equal(lookup(VOLUME_ROOT, name, &ino), 0);
+}
+
+static void tells_what_exists(void **state)
+{
+	struct volume *volume = fixture.volume;
+	uint64_t ino = must_make(volume, VOLUME_ROOT, "a", VOLUME_FILE), lsn;
+	struct volume_new new = {.type = VOLUME_DIRECTORY};
+	struct volume_attributes made = {0};
+
+	assert_int_equal(volume_make(volume, VOLUME_ROOT, "a", &new, &made, &lsn), -EEXIST);
+	assert_int_equal(made.ino, ino);
+	assert_int_equal(made.type, VOLUME_FILE);
+}
+
+static void keeps_symbolic_links(void **state)
+{
+	struct volume *volume = fixture.volume;
+	char target[VOLUME_TARGET_MAX + 2], buffer[VOLUME_TARGET_MAX];
+	struct volume_new new = {.type = VOLUME_SYMLINK, .target = target};
+	struct volume_attributes made;
+	size_t length;
+	uint64_t lsn;
+
+	memset(target, 't', sizeof(target));
+	target[VOLUME_TARGET_MAX + 1] = '\0';
+	assert_int_equal(volume_make(volume, VOLUME_ROOT, "l", &new, &made, &lsn), -ENAMETOOLONG);
+	target[VOLUME_TARGET_MAX] = '\0';
+	assert_int_equal(volume_make(volume, VOLUME_ROOT, "l", &new, &made, &lsn), 0);
+	assert_int_equal(made.size, VOLUME_TARGET_MAX);
+	assert_int_equal(volume_readlink(volume, made.ino, buffer, 10, &length), -ERANGE);
+	assert_int_equal(volume_readlink(volume, made.ino, buffer, sizeof(buffer), &length), 0);
+	assert_int_equal(length, VOLUME_TARGET_MAX);
+	assert_memory_equal(buffer, target, length);
+	assert_int_equal(volume_readlink(volume, VOLUME_ROOT, buffer, 10, &length), -EINVAL);
+	new.target = "";
+	assert_int_equal(volume_make(volume, VOLUME_ROOT, "m", &new, &made, &lsn), -EINVAL);
+	must_unlink(volume, VOLUME_ROOT, "l");
+}
+
+static void links_and_unlinks(void **state)
+{
+	struct volume *volume = fixture.volume;
+	uint64_t ino = must_make(volume, VOLUME_ROOT, "a", VOLUME_FILE), found, lsn;
+	uint64_t dir = must_make(volume, VOLUME_ROOT, "d", VOLUME_DIRECTORY);
+	struct volume_attributes after;
+
+	assert_int_equal(volume_link(volume, ino, dir, "b", &after, &lsn), 0);
+	assert_int_equal(after.nlink, 2);
+	assert_int_equal(volume_link(volume, ino, dir, "b", &after, &lsn), -EEXIST);
+	assert_int_equal(volume_link(volume, dir, dir, "c", &after, &lsn), -EPERM);
+	assert_int_equal(volume_link(volume, 4711, dir, "c", &after, &lsn), -ESTALE);
+	assert_int_equal(unlink_as("d", VOLUME_UNLINK_FILE), -EISDIR);
+	assert_int_equal(unlink_as("d", VOLUME_UNLINK_DIRECTORY), -ENOTEMPTY);
+	assert_int_equal(unlink_as("a", VOLUME_UNLINK_DIRECTORY), -ENOTDIR);
+	assert_int_equal(unlink_as("x", VOLUME_UNLINK_ANY), -ENOENT);
+	assert_int_equal(unlink_as("a", VOLUME_UNLINK_FILE), 0);
+	assert_int_equal(lookup(dir, "b", &found), 0);
+	assert_int_equal(found, ino);
+	must_unlink(volume, dir, "b");
+	assert_int_equal(volume_getattr(volume, ino, &after), -ESTALE);
+	assert_int_equal(unlink_as("d", VOLUME_UNLINK_DIRECTORY), 0);
+	assert_int_equal(volume_getattr(volume, dir, &after), -ESTALE);
+	assert_int_equal(volume_getattr(volume, VOLUME_ROOT, &after), 0);
+	assert_int_equal(after.nlink, 2);
+	assert_int_equal(after.size, 0);
+}
+
+static void renames_over_names(void **state)
+{
+	struct volume *volume = fixture.volume;
+	uint64_t a = must_make(volume, VOLUME_ROOT, "a", VOLUME_FILE), found;
+	uint64_t b = must_make(volume, VOLUME_ROOT, "b", VOLUME_FILE);
+	uint64_t d = must_make(volume, VOLUME_ROOT, "d", VOLUME_DIRECTORY);
+	uint64_t e = must_make(volume, VOLUME_ROOT, "e", VOLUME_DIRECTORY);
+	uint64_t f = must_make(volume, d, "f", VOLUME_DIRECTORY);
+	struct volume_attributes attributes;
+
+	assert_int_equal(rename_to(VOLUME_ROOT, "a", VOLUME_ROOT, "b"), 0);
+	assert_int_equal(lookup(VOLUME_ROOT, "b", &found), 0);
+	assert_int_equal(found, a);
+	assert_int_equal(volume_getattr(volume, b, &attributes), -ESTALE);
+	assert_int_equal(rename_to(VOLUME_ROOT, "b", VOLUME_ROOT, "d"), -EISDIR);
+	assert_int_equal(rename_to(VOLUME_ROOT, "d", VOLUME_ROOT, "b"), -ENOTDIR);
+	assert_int_equal(rename_to(VOLUME_ROOT, "e", VOLUME_ROOT, "d"), -ENOTEMPTY);
+	assert_int_equal(rename_to(VOLUME_ROOT, "d", d, "x"), -EINVAL);
+	assert_int_equal(rename_to(VOLUME_ROOT, "d", f, "x"), -EINVAL);
+	assert_int_equal(rename_to(d, "f", e, "g"), 0);
+	assert_int_equal(volume_parent(volume, f, &attributes), 0);
+	assert_int_equal(attributes.ino, e);
+	assert_int_equal(attributes.nlink, 3);
+	assert_int_equal(rename_to(VOLUME_ROOT, "e", VOLUME_ROOT, "d"), 0);
+	assert_int_equal(volume_getattr(volume, d, &attributes), -ESTALE);
+	assert_int_equal(rename_to(VOLUME_ROOT, "b", f, "moved"), 0);
+	assert_int_equal(rename_to(VOLUME_ROOT, "nope", f, "moved"), -ENOENT);
+	volume_fixture_reopen(&fixture);
+	assert_int_equal(lookup(f, "moved", &found), 0);
+	assert_int_equal(found, a);
+}
+
+static void renames_one_inode_to_itself(void **state)
+{
+	uint64_t ino = must_make(fixture.volume, VOLUME_ROOT, "a", VOLUME_FILE), found, lsn = 9;
+
+	assert_int_equal(volume_link(fixture.volume, ino, VOLUME_ROOT, "b", NULL, &lsn), 0);
+	assert_int_equal(
+		volume_rename(fixture.volume, VOLUME_ROOT, "a", VOLUME_ROOT, "b", &lsn), 0);
+	assert_int_equal(lsn, 0);
+	assert_int_equal(lookup(VOLUME_ROOT, "a", &found), 0);
+}
+
+/* --- readdir ---------------------------------------------------------------------------------- */
+
+struct seen {
+	unsigned count, stop_after;
+	uint64_t last;
+	char names[64][16];
+};
+
+static bool see(void *data, const struct volume_entry *entry)
+{
+	struct seen *seen = data;
+
+	if (seen->count == seen->stop_after)
+		return false;
+	assert_true(entry->cookie > seen->last && entry->cookie >= 3);
+	seen->last = entry->cookie;
+	snprintf(seen->names[seen->count++ % 64], 16, "%s", entry->name);
+	return true;
+}
+
+static void lists_in_steps_while_names_change(void **state)
+{
+	struct volume *volume = fixture.volume;
+	struct seen seen = {.stop_after = 10};
+	char name[16];
+	bool eof;
+
+	for (int i = 0; i < 30; i++) {
+		snprintf(name, sizeof(name), "n%02d", i);
+		must_make(volume, VOLUME_ROOT, name, VOLUME_FILE);
+	}
+	assert_int_equal(volume_readdir(volume, VOLUME_ROOT, 0, see, &seen, &eof), 0);
+	assert_false(eof);
+	assert_int_equal(seen.count, 10);
+	/* What was listed and the place where it stopped may go; what stays is seen once. */
+	must_unlink(volume, VOLUME_ROOT, "n09");
+	must_unlink(volume, VOLUME_ROOT, "n10");
+	must_make(volume, VOLUME_ROOT, "late", VOLUME_FILE);
+	seen.stop_after = 1000;
+	assert_int_equal(volume_readdir(volume, VOLUME_ROOT, seen.last, see, &seen, &eof), 0);
+	assert_true(eof);
+	assert_int_equal(seen.count, 30);
+	assert_string_equal(seen.names[10], "n11");
+	assert_string_equal(seen.names[29], "late");
+	assert_int_equal(volume_readdir(volume, VOLUME_ROOT, seen.last, see, &seen, &eof), 0);
+	assert_true(eof);
+	assert_int_equal(seen.count, 30);
+}
+
+static void tells_paths(void **state)
+{
+	struct volume *volume = fixture.volume;
+	uint64_t a = must_make(volume, VOLUME_ROOT, "alpha", VOLUME_DIRECTORY);
+	uint64_t b = must_make(volume, a, "beta", VOLUME_DIRECTORY);
+	uint64_t c = must_make(volume, b, "gamma", VOLUME_FILE);
+	char path[64];
+
+	assert_int_equal(volume_path(volume, c, path, sizeof(path)), 0);
+	assert_string_equal(path, "/alpha/beta/gamma");
+	assert_int_equal(volume_path(volume, VOLUME_ROOT, path, sizeof(path)), 0);
+	assert_string_equal(path, "/");
+	assert_int_equal(volume_path(volume, c, path, 8), -ENAMETOOLONG);
+	assert_int_equal(volume_path(volume, 999, path, sizeof(path)), -ENOENT);
+}
+
+/* --- attributes and handles ------------------------------------------------------------------- */
+
+static void sets_attributes(void **state)
+{
+	struct volume *volume = fixture.volume;
+	uint64_t ino = must_make(volume, VOLUME_ROOT, "a", VOLUME_FILE), lsn;
+	struct volume_set set = {
+		.mask = VOLUME_SET_MODE | VOLUME_SET_UID | VOLUME_SET_GID | VOLUME_SET_ATIME |
+			VOLUME_SET_MTIME | VOLUME_SET_BTIME,
+		.mode = 04755,
+		.uid = 7,
+		.gid = 8,
+		.atime = 1000,
+		.mtime = -2000,
+		.btime = 3000,
+	};
+	struct volume_attributes before, after;
+
+	assert_int_equal(volume_getattr(volume, ino, &before), 0);
+	assert_int_equal(volume_setattr(volume, ino, &set, &after, &lsn), 0);
+	assert_true(after.change > before.change);
+	volume_fixture_reopen(&fixture);
+	assert_int_equal(volume_getattr(fixture.volume, ino, &after), 0);
+	assert_int_equal(after.mode, 04755);
+	assert_int_equal(after.uid, 7);
+	assert_int_equal(after.gid, 8);
+	assert_int_equal(after.atime, 1000);
+	assert_int_equal(after.mtime, -2000);
+	assert_int_equal(after.btime, 3000);
+	set = (struct volume_set){.mask = VOLUME_SET_SIZE, .size = 5};
+	assert_int_equal(volume_setattr(fixture.volume, VOLUME_ROOT, &set, NULL, &lsn), -EISDIR);
+	set.size = VOLUME_SIZE_MAX + 1;
+	assert_int_equal(volume_setattr(fixture.volume, ino, &set, NULL, &lsn), -EFBIG);
+}
+
+static void checks_handles(void **state)
+{
+	struct volume_create_options create = {.name = "other", .kind = VOLUME_SHARE};
+	uint8_t bytes[VOLUME_HANDLE_SIZE];
+	struct volume_handle handle;
+	struct volume *other;
+
+	assert_int_equal(volume_create(fixture.volumes, &create, NULL, NULL), 0);
+	assert_int_equal(volume_open(fixture.volumes, "other", &other, NULL), 0);
+	volume_handle_make(fixture.volume, 42, bytes);
+	assert_int_equal(volume_handle_decode(bytes, sizeof(bytes), &handle), 0);
+	assert_int_equal(handle.ino, 42);
+	assert_int_equal(volume_handle_check(fixture.volume, &handle), 0);
+	assert_int_equal(volume_handle_check(other, &handle), -ESTALE);
+	handle.tag ^= 1;
+	assert_int_equal(volume_handle_check(fixture.volume, &handle), -ESTALE);
+	assert_int_equal(volume_handle_decode(bytes, sizeof(bytes) - 1, &handle), -EBADMSG);
+	bytes[0] = 9;
+	assert_int_equal(volume_handle_decode(bytes, sizeof(bytes), &handle), -EBADMSG);
+	assert_int_equal(volume_close(other), 0);
+}
+
+static void counts_inodes(void **state)
+{
+	struct volume_space before, space;
+
+	assert_int_equal(volume_statfs(fixture.volume, &before), 0);
+	must_make(fixture.volume, VOLUME_ROOT, "a", VOLUME_FILE);
+	must_make(fixture.volume, VOLUME_ROOT, "d", VOLUME_DIRECTORY);
+	must_unlink(fixture.volume, VOLUME_ROOT, "a");
+	assert_int_equal(volume_statfs(fixture.volume, &space), 0);
+	assert_int_equal(space.files, before.files + 1);
+	assert_int_equal(space.bytes, 0);
+	assert_true(space.total >= space.free && space.free);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, start, end)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(makes_and_finds),
+		TEST(refuses_bad_names),
+		TEST(tells_what_exists),
+		TEST(keeps_symbolic_links),
+		TEST(links_and_unlinks),
+		TEST(renames_over_names),
+		TEST(renames_one_inode_to_itself),
+		TEST(lists_in_steps_while_names_change),
+		TEST(tells_paths),
+		TEST(sets_attributes),
+		TEST(checks_handles),
+		TEST(counts_inodes),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

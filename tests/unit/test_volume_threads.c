@@ -1,0 +1,401 @@
+/* links: volume */
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/* Many threads on one share of a pool on plain files: real completions, the volume's own thread. */
+#include <ftw.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "test_volume.h"
+
+#define DEVICES 6
+#define DEVICE_SIZE (96u << 20)
+#define KIB 1024u
+#define THREADS 4
+#define ROUNDS 60
+
+static char directory[64], paths[DEVICES][80];
+static struct engine *engine;
+static struct pool *pool;
+static struct volumes *volumes;
+static struct volume *volume;
+
+static void make_pool(void)
+{
+	struct pool_create_device devices[DEVICES];
+	struct pool_create_options create = {
+		.name = "tank",
+		.data = 4,
+		.parity = 2,
+		.cell = 16 * KIB,
+		.devices = devices,
+		.device_count = DEVICES,
+		.host = "alpha",
+		.slot_rows = 16,
+		.journal_size = 8 << 20,
+	};
+	struct error error = {0};
+
+	for (unsigned i = 0; i < DEVICES; i++) {
+		int fd;
+
+		snprintf(paths[i], sizeof(paths[i]), "%s/d%u", directory, i);
+		fd = open(paths[i], O_RDWR | O_CREAT, 0600);
+		assert_true(fd >= 0);
+		assert_int_equal(ftruncate(fd, DEVICE_SIZE), 0);
+		close(fd);
+		devices[i] = (struct pool_create_device){paths[i], paths[i]};
+	}
+	if (uring_engine_create(NULL, &engine, &error))
+		fail_msg("%s: %s", error.object, error.message);
+	if (pool_create(engine, &create, &error))
+		fail_msg("%s: %s", error.object, error.message);
+}
+
+static void open_all(void)
+{
+	const char *list[DEVICES];
+	struct pool_open_options options = {
+		.paths = list,
+		.path_count = DEVICES,
+		.name = "tank",
+		.host = "alpha",
+		.scratch_dir = directory,
+		.metadata_limit = 64u << 20,
+		.background = true,
+	};
+	struct error error = {0};
+
+	for (unsigned i = 0; i < DEVICES; i++)
+		list[i] = paths[i];
+	if (pool_open(engine, &options, &pool, &error))
+		fail_msg("%s: %s", error.object, error.message);
+	assert_int_equal(volumes_create(pool, NULL, &volumes), 0);
+}
+
+static void close_all(void)
+{
+	struct error error = {0};
+
+	assert_int_equal(volume_close(volume), 0);
+	volumes_destroy(volumes);
+	if (pool_close(pool, &error))
+		fail_msg("%s: %s", error.object, error.message);
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *walk)
+{
+	return remove(path);
+}
+
+static int start(void **state)
+{
+	struct volume_create_options create = {.name = "share", .kind = VOLUME_SHARE};
+
+	strcpy(directory, "/tmp/volume-XXXXXX");
+	assert_non_null(mkdtemp(directory));
+	make_pool();
+	open_all();
+	assert_int_equal(volume_create(volumes, &create, NULL, NULL), 0);
+	assert_int_equal(volume_open(volumes, "share", &volume, NULL), 0);
+	return 0;
+}
+
+static int end(void **state)
+{
+	struct volume_verify_report report;
+	uint64_t wrong;
+
+	assert_int_equal(volume_sync(volume), 0);
+	assert_int_equal(volume_verify(volume, NULL, &report, NULL), 0);
+	assert_int_equal(report.bad_files, 0);
+	assert_int_equal(report.bad_metadata, 0);
+	assert_int_equal(volume_check_live(volume, &wrong), 0);
+	assert_int_equal(wrong, 0);
+	close_all();
+	engine_destroy(engine);
+	return nftw(directory, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+static void run_threads(void *(*body)(void *data))
+{
+	pthread_t threads[THREADS];
+
+	for (uintptr_t i = 0; i < THREADS; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, body, (void *)i), 0);
+	for (unsigned i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+}
+
+/* --- files of their own ----------------------------------------------------------------------- */
+
+static void *write_own(void *data)
+{
+	unsigned me = (unsigned)(uintptr_t)data;
+	char name[32], other[32];
+
+	for (unsigned i = 0; i < ROUNDS; i++) {
+		size_t length = 1 + (i * 7919 + me * 104729) % (300 * KIB);
+		struct volume_file *file;
+		uint64_t ino, lsn;
+
+		snprintf(name, sizeof(name), "t%u-%u", me, i);
+		ino = must_make(volume, VOLUME_ROOT, name, VOLUME_FILE);
+		file = must_get(volume, ino);
+		assert_int_equal(write_seeded(file, 0, length, i + me), 0);
+		must_read_seeded(file, 0, length, i + me);
+		if (i % 3)
+			assert_int_equal(volume_commit_wait(file), 0);
+		must_read_seeded(file, 0, length, i + me);
+		volume_file_put(file);
+		if (i % 4 == 1)
+			must_unlink(volume, VOLUME_ROOT, name);
+		snprintf(other, sizeof(other), "u%u", me);
+		if (i % 4 == 2)
+			assert_int_equal(
+				volume_rename(volume, VOLUME_ROOT, name, VOLUME_ROOT, other, &lsn),
+				0);
+	}
+	return NULL;
+}
+
+static void writes_many_files(void **state)
+{
+	run_threads(write_own);
+}
+
+/* --- one file for all ------------------------------------------------------------------------- */
+
+static uint64_t shared_ino;
+
+static void *write_shared(void *data)
+{
+	unsigned me = (unsigned)(uintptr_t)data;
+	struct volume_file *file = must_get(volume, shared_ino);
+
+	for (unsigned i = 0; i < ROUNDS; i++) {
+		/* Blocks of a thread lie between those of the others. */
+		uint64_t offset = (uint64_t)(i * THREADS + me) * 10000;
+
+		assert_int_equal(write_seeded(file, offset, 10000, me), 0);
+		must_read_seeded(file, offset, 10000, me);
+		if (i % 5 == me)
+			assert_int_equal(volume_commit_wait(file), 0);
+	}
+	volume_file_put(file);
+	return NULL;
+}
+
+static void shares_one_file(void **state)
+{
+	struct volume_file *file;
+
+	shared_ino = must_make(volume, VOLUME_ROOT, "one", VOLUME_FILE);
+	run_threads(write_shared);
+	file = must_get(volume, shared_ino);
+	assert_int_equal(volume_commit_wait(file), 0);
+	for (unsigned i = 0; i < ROUNDS * THREADS; i++)
+		must_read_seeded(file, i * 10000ull, 10000, i % THREADS);
+	volume_file_put(file);
+}
+
+/* Whatever happens at the same time, a read sees a write whole or not at all at each byte. */
+static void *change_shared(void *data)
+{
+	unsigned me = (unsigned)(uintptr_t)data;
+	struct volume_file *file = must_get(volume, shared_ino);
+	uint8_t *bytes = malloc(64 * KIB);
+
+	memset(bytes, 'a' + (int)me, 64 * KIB);
+	for (unsigned i = 0; i < 4 * ROUNDS; i++) {
+		struct iovec iov = {bytes, 1 + (i * 977) % (64 * KIB)};
+		uint8_t found[4096];
+		size_t got;
+		bool eof;
+
+		if (me == 0)
+			assert_int_equal(set_size(volume, shared_ino, (i * 331) % 50000), 0);
+		else
+			assert_int_equal(
+				volume_write(file, (i * 613) % 70000, &iov, 1, iov.iov_len), 0);
+		assert_int_equal(volume_read_wait(file, (i * 1009) % 60000, found, sizeof(found),
+					 &got, &eof),
+			0);
+		for (size_t k = 0; k < got; k++)
+			assert_true(!found[k] || (found[k] > 'a' && found[k] < 'a' + THREADS));
+		if (i % 7 == me)
+			assert_int_equal(volume_commit_wait(file), 0);
+	}
+	free(bytes);
+	volume_file_put(file);
+	return NULL;
+}
+
+static void truncates_under_writers(void **state)
+{
+	shared_ino = must_make(volume, VOLUME_ROOT, "one", VOLUME_FILE);
+	run_threads(change_shared);
+}
+
+/* --- names ------------------------------------------------------------------------------------ */
+
+static bool count_entry(void *data, const struct volume_entry *entry)
+{
+	++*(unsigned *)data;
+	return true;
+}
+
+static void *fight_over_names(void *data)
+{
+	unsigned me = (unsigned)(uintptr_t)data, seen = 0;
+	struct volume_new new = {.type = VOLUME_FILE};
+	char name[16], other[16];
+	uint64_t lsn;
+	bool eof;
+	int r;
+
+	for (unsigned i = 0; i < 10 * ROUNDS; i++) {
+		struct volume_attributes made;
+		struct volume_file *file;
+
+		snprintf(name, sizeof(name), "n%u", (i * 31 + me) % 7);
+		snprintf(other, sizeof(other), "n%u", (i * 17 + me) % 7);
+		r = volume_make(volume, VOLUME_ROOT, name, &new, &made, &lsn);
+		assert_true(!r || r == -EEXIST || r == -EAGAIN);
+		if ((!r || r == -EEXIST) && !volume_file_get(volume, made.ino, &file)) {
+			if (!volume_file_open(file)) {
+				r = write_seeded(file, 0, 5000, i);
+				assert_true(!r);
+				volume_file_close(file);
+			}
+			volume_file_put(file);
+		}
+		r = volume_rename(volume, VOLUME_ROOT, name, VOLUME_ROOT, other, &lsn);
+		assert_true(!r || r == -ENOENT);
+		r = volume_unlink(volume, VOLUME_ROOT, other, VOLUME_UNLINK_ANY, &lsn);
+		assert_true(!r || r == -ENOENT);
+		assert_int_equal(
+			volume_readdir(volume, VOLUME_ROOT, 0, count_entry, &seen, &eof), 0);
+		assert_true(eof);
+	}
+	return NULL;
+}
+
+static void fights_over_names(void **state)
+{
+	run_threads(fight_over_names);
+}
+
+/* --- compaction under way --------------------------------------------------------------------- */
+
+static _Atomic bool stop;
+
+static int remember(void *data, uint64_t segment, uint64_t length, uint64_t live)
+{
+	uint64_t *list = data;
+
+	if (list[0] < 63)
+		list[++list[0]] = segment;
+	return 0;
+}
+
+static void *compact(void *data)
+{
+	while (!atomic_load(&stop)) {
+		uint64_t list[64] = {0};
+
+		assert_int_equal(
+			pool_each_segment(pool, volume_row(volume)->id, remember, list), 0);
+		for (unsigned i = 1; i <= list[0]; i++)
+			assert_int_equal(volume_compact(volume, list[i]), 0);
+	}
+	return NULL;
+}
+
+static void reads_while_it_is_compacted(void **state)
+{
+	struct volume_file *files[8];
+	pthread_t thread;
+	char name[16];
+
+	for (unsigned i = 0; i < 8; i++) {
+		snprintf(name, sizeof(name), "c%u", i);
+		files[i] = must_get(volume, must_make(volume, VOLUME_ROOT, name, VOLUME_FILE));
+		assert_int_equal(write_seeded(files[i], 0, 200 * KIB, i), 0);
+	}
+	assert_int_equal(volume_sync(volume), 0);
+	atomic_store(&stop, false);
+	assert_int_equal(pthread_create(&thread, NULL, compact, NULL), 0);
+	for (unsigned i = 0; i < 400; i++) {
+		must_read_seeded(files[i % 8], 0, 200 * KIB, i % 8);
+		if (i % 10 == 0)
+			assert_int_equal(write_seeded(files[i % 8], 0, 200 * KIB, i % 8), 0);
+	}
+	atomic_store(&stop, true);
+	pthread_join(thread, NULL);
+	for (unsigned i = 0; i < 8; i++)
+		volume_file_put(files[i]);
+}
+
+/* --- ingest ----------------------------------------------------------------------------------- */
+
+static void ingests_with_threads(void **state)
+{
+	struct ingest_options options = {.source = directory, .threads = 4};
+	struct ingest_progress progress;
+	char path[128], name[32];
+	struct error error = {0};
+
+	snprintf(path, sizeof(path), "%s/src", directory);
+	assert_int_equal(mkdir(path, 0755), 0);
+	options.source = path;
+	for (unsigned i = 0; i < 2000; i++) {
+		char file[160];
+		FILE *f;
+
+		if (i % 100 == 0) {
+			snprintf(file, sizeof(file), "%s/d%u", path, i / 100);
+			assert_int_equal(mkdir(file, 0755), 0);
+		}
+		snprintf(file, sizeof(file), "%s/d%u/f%u", path, i / 100, i);
+		f = fopen(file, "w");
+		assert_non_null(f);
+		for (unsigned k = 0; k < i * 3; k++)
+			fputs("text ", f);
+		fclose(f);
+	}
+	if (volume_ingest(volume, &options, &progress, &error))
+		fail_msg("%s: %s", error.object, error.message);
+	assert_int_equal(progress.files, 2000);
+	assert_int_equal(progress.directories, 20);
+	assert_int_equal(progress.bytes, 15ull * 2000 * 1999 / 2);
+	close_all();
+	open_all();
+	assert_int_equal(volume_open(volumes, "share", &volume, NULL), 0);
+	for (unsigned i = 0; i < 2000; i += 97) {
+		struct volume_attributes dir, file;
+
+		snprintf(name, sizeof(name), "d%u", i / 100);
+		assert_int_equal(volume_lookup(volume, VOLUME_ROOT, name, &dir), 0);
+		snprintf(name, sizeof(name), "f%u", i);
+		assert_int_equal(volume_lookup(volume, dir.ino, name, &file), 0);
+		assert_int_equal(file.size, i * 15);
+	}
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, start, end)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(writes_many_files),
+		TEST(shares_one_file),
+		TEST(truncates_under_writers),
+		TEST(fights_over_names),
+		TEST(reads_while_it_is_compacted),
+		TEST(ingests_with_threads),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
