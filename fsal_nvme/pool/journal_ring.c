@@ -52,7 +52,7 @@ static void hold(struct journal *j, uint64_t from, uint64_t to)
  * spans it is a batch's length before the end at most), to the window, or to where the next epoch
  * began, which is never before the window.
  */
-static uint64_t hold_span(struct journal *j, const struct journal_span *span, uint64_t next)
+static void hold_span(struct journal *j, const struct journal_span *span, uint64_t next)
 {
 	uint64_t from = span->end > j->batch_max ? span->end - j->batch_max : 0;
 	uint64_t to = later(span->window, next);
@@ -60,24 +60,48 @@ static uint64_t hold_span(struct journal *j, const struct journal_span *span, ui
 	if (j->replayed_epoch == span->epoch)
 		from = j->replayed_last;
 	from = later(from, span->start.position);
-	if (to > from && to - from < j->ring)
-		hold(j, from, to);
-	return to > from ? to - from : 0;
+	if (to > from)
+		hold(j, from, to - from < j->ring ? to : from + j->ring);
+}
+
+static int by_place(const void *a, const void *b)
+{
+	const struct held_range *x = a, *y = b;
+
+	return (x->from > y->from) - (x->from < y->from);
+}
+
+/* Sorts the ranges and joins those that touch. Returns the bytes that they cover. */
+static uint64_t join_ranges(struct journal *j)
+{
+	struct held_range *r = j->held_ranges;
+	unsigned count = 0;
+	uint64_t bytes = 0;
+
+	qsort(r, j->held_range_count, sizeof(*r), by_place);
+	for (unsigned i = 0; i < j->held_range_count; i++) {
+		if (count && r[i].from <= r[count - 1].to)
+			r[count - 1].to = later(r[count - 1].to, r[i].to);
+		else
+			r[count++] = r[i];
+	}
+	j->held_range_count = count;
+	for (unsigned i = 0; i < count; i++)
+		bytes += r[i].to - r[i].from;
+	return bytes;
 }
 
 /* The bytes that the first `count` spans hold. */
 static uint64_t hold_spans(struct journal *j, unsigned count)
 {
-	uint64_t held = 0;
-
 	j->held_range_count = 0;
 	for (unsigned i = 0; i < count; i++) {
 		uint64_t next = i + 1 < j->span_count ? j->spans[i + 1].start.position : 0;
 
 		if (!j->spans[i].dead)
-			held += hold_span(j, &j->spans[i], next);
+			hold_span(j, &j->spans[i], next);
 	}
-	return held;
+	return join_ranges(j);
 }
 
 uint64_t journal_start_place(struct pool *pool, uint64_t position)
@@ -93,7 +117,7 @@ int journal_hold_ranges(struct journal *j, uint64_t start)
 {
 	uint64_t held = hold_spans(j, j->span_count - 1);
 
-	if (held + 4 * j->batch_max + j->ring / 8 <= j->ring && journal_clear(j, start) == start)
+	if (held + 3 * j->batch_max + j->ring / 8 <= j->ring && journal_clear(j, start) == start)
 		return 0;
 	log_error("pool %s: %llu of %llu bytes of the journal may still be written to by earlier "
 		  "owners that are not known to be dead",
@@ -243,6 +267,9 @@ bool journal_has_room(const struct journal *j, uint64_t cost, bool urgent)
 
 	if (head == j->tail && !before)
 		return true; /* it will never be emptier */
+	/* Right behind a checkpoint, one record at a time may have it all. */
+	if (head - j->tail <= j->ring / 8 && !before)
+		urgent = true;
 	need += need / 4 + 2 * BLOCK_SIZE + (urgent ? 0 : j->batch_max + j->ring / 8);
 	for (at = head + need; at <= ring_end(j); at = next) {
 		next = head + need + wasted(j, head, at);

@@ -354,7 +354,8 @@ static void commits_tell(
 		struct volume_commit *commit = commits;
 
 		commits = commit->next;
-		if (status) {
+		commit->lsn = lsn;
+		if (status || commit->only_applied) {
 			commit_done(commit, status);
 			continue;
 		}
@@ -449,7 +450,7 @@ void commit_kick(struct volume *volume)
 
 /* --- the calls -------------------------------------------------------------------------------- */
 
-void volume_commit(struct volume_file *file, struct volume_commit *commit)
+static void submit(struct volume_file *file, struct volume_commit *commit)
 {
 	struct volume *volume = file->volume;
 
@@ -464,19 +465,28 @@ void volume_commit(struct volume_file *file, struct volume_commit *commit)
 	commit_kick(volume);
 }
 
+void volume_commit(struct volume_file *file, struct volume_commit *commit)
+{
+	commit->only_applied = false;
+	submit(file, commit);
+}
+
 static void wake(struct volume_commit *commit, int status)
 {
 	event_signal(commit->data, status);
 }
 
+/* pool_sync() does what it waits for, where no thread of the pool does it. */
 int volume_commit_wait(struct volume_file *file)
 {
 	struct event event;
-	struct volume_commit commit = {.done = wake, .data = &event};
+	struct volume_commit commit = {.done = wake, .data = &event, .only_applied = true};
+	int r;
 
 	event_init(&event, file->volume->engine);
-	volume_commit(file, &commit);
-	return event_wait(&event);
+	submit(file, &commit);
+	r = event_wait(&event);
+	return r ? r : pool_sync(file->volume->pool, commit.lsn);
 }
 
 /* A dirty file that this sync has not seen yet, referred to. */

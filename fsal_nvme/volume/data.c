@@ -372,8 +372,10 @@ int volume_write(struct volume_file *file, uint64_t offset, const struct iovec *
 		if (r == -EAGAIN)
 			r = write_extents_once(&w);
 	} while (r == -EAGAIN);
-	if (r)
-		return r;
+	/* One that failed may have left an overlay, empty. */
 	file_mark_dirty(file);
-	return keep_bounds(file);
+	if (!r)
+		return keep_bounds(file);
+	file_mark_clean(file);
+	return r;
 }

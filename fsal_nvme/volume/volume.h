@@ -276,7 +276,8 @@ struct volume_commit {
 	/* the layer's own */
 	struct volume_file *file;
 	struct volume_commit *next;
-	int status;
+	bool only_applied; /* done() need not wait until it is durable: `lsn` tells when */
+	uint64_t lsn;
 	struct durable_wait wait;
 };
 void volume_commit(struct volume_file *file, struct volume_commit *commit);

@@ -155,6 +155,7 @@ static struct rig *rig_new(uint64_t seed, unsigned devices, unsigned parity, uin
 	rig->checkpoint_helps = true;
 	rig->spare = devices - parity - 1;
 	rig->label.replay.lsn = 1;
+	rig->label.state = LABEL_OPEN;
 	rig->label.device_count = (uint16_t)devices;
 	memset(rig->label.pool, 7, 16);
 	for (unsigned i = 0; i < devices; i++)
@@ -598,6 +599,46 @@ static void a_full_ring_waits_for_a_checkpoint(void **state)
 	crash(SIM_LOSE_ALL);
 	open_well(true);
 	rig_free();
+}
+
+/* Whatever was reserved gets through, with the ring's end and an old owner's part in the way. */
+static void what_is_reserved_gets_through(void **state)
+{
+	for (uint64_t seed = 0; seed < 30; seed++) {
+		uint8_t *bytes;
+		size_t sizes[4], most;
+
+		rig_new(seed, 3, 1, 128 * 1024);
+		open_well(true);
+		assert_int_equal(work(5 + (unsigned)draw(20)), 0);
+		crash(SIM_LOSE_ALL);
+		open_well(seed % 4 == 0);
+		most = journal_record_max(rig->pool);
+		bytes = calloc(1, most);
+		for (unsigned i = 0; i < 150; i++) {
+			unsigned count = 0, wanted = 1 + (unsigned)draw(4);
+
+			while (count < wanted) {
+				sizes[count] = draw(3) ? draw(5000) : draw(most + 1);
+				if (journal_reserve(rig->pool, sizes[count], i % 2))
+					break;
+				count++;
+			}
+			if (!count)
+				assert_int_equal(pool_checkpoint(rig->pool), 0);
+			for (unsigned r = 0; r < count; r++) {
+				rig->given =
+					journal_append(rig->pool, RECORD_CHANGES, bytes, sizes[r]);
+				if (draw(2))
+					assert_int_equal(sync_all(), 0);
+			}
+			while (count--)
+				journal_unreserve(rig->pool, sizes[count]);
+			assert_int_equal(sync_all(), 0);
+		}
+		free(bytes);
+		rig_free();
+	}
 }
 
 /* Records that nobody made room for wait; they do not overwrite what is needed. */
@@ -1290,6 +1331,7 @@ int main(void)
 		cmocka_unit_test(failing_tells_everybody),
 		cmocka_unit_test(the_ring_wraps_many_times),
 		cmocka_unit_test(a_full_ring_waits_for_a_checkpoint),
+		cmocka_unit_test(what_is_reserved_gets_through),
 		cmocka_unit_test(a_full_ring_is_not_overwritten),
 		cmocka_unit_test(a_full_ring_opens_again_and_again),
 		cmocka_unit_test(records_have_a_greatest_size),

@@ -91,7 +91,7 @@ static void prepare(void)
 	must_make(fixture.volume, VOLUME_ROOT, "link", VOLUME_SYMLINK);
 	file = must_get(
 		fixture.volume, must_make(fixture.volume, VOLUME_ROOT, "many", VOLUME_FILE));
-	for (unsigned i = 0; i < 600; i++)
+	for (unsigned i = 0; i < 300; i++)
 		assert_int_equal(write_seeded(file, 4096 + 10 * i, 1, i), 0);
 	volume_file_put(file);
 	big = find("big");
@@ -237,7 +237,8 @@ static int write_to(const char *name, uint64_t offset, size_t length)
 	free(bytes);
 	if (!r)
 		r = volume_commit_wait(file);
-	if (!r)
+	fail_at = 0;
+	if (!r && !sim_power_was_cut(fixture.pool_fixture.engine))
 		must_read_seeded(file, offset, length, 9);
 	volume_file_put(file);
 	return r;
@@ -403,13 +404,23 @@ static void must_work_now(const struct call *call, uint64_t n, int first)
 		fail_msg("%s, n = %llu: %d, then %d", call->name, (unsigned long long)n, first, r);
 }
 
+/* A build with sanitizers, which is slow, looks at fewer of those that come late. */
+static uint64_t stride(uint64_t n)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+	return 1 + n / 16;
+#else
+	return 1;
+#endif
+}
+
 static void survives_each_failed_allocation(void **state)
 {
-	unsigned long total = 0;
+	uint64_t total = 0, n;
 
 	for (unsigned i = 0; i < CALLS; i++) {
 		failed = true;
-		for (uint64_t n = 1; failed; n++) {
+		for (n = 1; failed; n += stride(n)) {
 			int r;
 
 			enter();
@@ -417,7 +428,6 @@ static void survives_each_failed_allocation(void **state)
 			fail_at = n;
 			r = calls[i].run();
 			fail_at = 0;
-			total += failed;
 			if (r && !failed)
 				fail_msg("%s: %d", calls[i].name, r);
 			if (r && !pool_failure(fixture.pool))
@@ -426,8 +436,10 @@ static void survives_each_failed_allocation(void **state)
 				check();
 			leave();
 		}
+		print_message("%s: %llu allocations\n", calls[i].name, (unsigned long long)n);
+		total += n;
 	}
-	print_message("%lu allocations failed\n", total);
+	print_message("%llu allocations in all\n", (unsigned long long)total);
 }
 
 static void hides_each_failed_request(void **state)

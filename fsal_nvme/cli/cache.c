@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * What the state directory remembers: STATE_DIR/pools/NAME.json, the paths of a pool's devices as
+ * last seen. A hint: labels tell the truth, and `pool import` makes it anew.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/command.h"
+
+#define CACHE_MAX (1u << 20) /* bytes */
+
+static int cache_path(const struct command *command, const char *name, const char *suffix,
+	char *path, size_t size)
+{
+	return (size_t)snprintf(path, size, "%s/pools/%s.json%s", command_state_dir(command), name,
+		       suffix) < size
+		       ? 0
+		       : -ENAMETOOLONG;
+}
+
+static bool parse_uuid(const char *text, uint8_t uuid[16])
+{
+	unsigned digits = 0;
+
+	for (; *text && digits < 32; text++) {
+		static const char hex[] = "0123456789abcdef";
+		const char *digit = strchr(hex, *text);
+
+		if (*text == '-')
+			continue;
+		if (!digit)
+			return false;
+		uuid[digits / 2] = (uint8_t)(uuid[digits / 2] << 4 | (digit - hex));
+		digits++;
+	}
+	return digits == 32 && !*text;
+}
+
+static json_t *load_file(const char *path)
+{
+	struct stat st;
+	json_t *root;
+
+	if (stat(path, &st) || st.st_size > CACHE_MAX)
+		return NULL;
+	root = json_load_file(path, 0, NULL);
+	if (json_is_object(root))
+		return root;
+	json_decref(root);
+	return NULL;
+}
+
+int cache_load(
+	const struct command *command, const char *name, struct device_set *set, uint8_t uuid[16])
+{
+	char path[4096];
+	const json_t *devices, *device;
+	const char *text;
+	uint8_t unused[16];
+	json_t *root;
+	size_t i;
+	int rc = cache_path(command, name, "", path, sizeof(path));
+
+	root = rc ? NULL : load_file(path);
+	text = json_string_value(json_object_get(root, "uuid"));
+	if (!text || !parse_uuid(text, uuid ? uuid : unused)) {
+		json_decref(root);
+		return -ENOENT;
+	}
+	devices = json_object_get(root, "devices");
+	json_array_foreach(devices, i, device)
+	{
+		if (!rc && json_is_string(device))
+			rc = device_set_add(set, json_string_value(device));
+	}
+	json_decref(root);
+	return rc;
+}
+
+int directory_make(const char *path, struct error *error)
+{
+	char copy[4096];
+
+	if ((size_t)snprintf(copy, sizeof(copy), "%s", path) >= sizeof(copy))
+		return error_set(error, -ENAMETOOLONG, path, "the name is too long");
+	for (char *at = copy + 1;; at++) {
+		char was = *at;
+
+		if (was && was != '/')
+			continue;
+		*at = 0;
+		if (mkdir(copy, 0755) && errno != EEXIST)
+			return error_set(error, -errno, copy, "the directory cannot be made: %s",
+				strerror(errno));
+		*at = was;
+		if (!was)
+			return 0;
+	}
+}
+
+static json_t *describe(const struct found_pool *found)
+{
+	json_t *root = json_object(), *devices = json_array();
+
+	put_integer(root, "schema", 1);
+	put_text(root, "name", found->summary.name);
+	json_object_set_new(root, "uuid", json_uuid(found->summary.uuid));
+	for (unsigned i = 0; i < found->set.count; i++)
+		json_array_append_new(devices, json_text(found->set.paths[i]));
+	json_object_set_new(root, "devices", devices);
+	return root;
+}
+
+/* Written beside and renamed, so that a reader sees the old or the new one. */
+int cache_save(const struct command *command, const struct found_pool *found, struct error *error)
+{
+	char dir[4096], path[4096], fresh[4096];
+	const char *name = found->summary.name;
+	json_t *root;
+	int rc = cache_path(command, name, "", path, sizeof(path));
+
+	if (!rc)
+		rc = cache_path(command, name, ".new", fresh, sizeof(fresh));
+	if (rc)
+		return error_set(error, rc, command_state_dir(command), "the name is too long");
+	snprintf(dir, sizeof(dir), "%.4000s/pools", command_state_dir(command));
+	rc = directory_make(dir, error);
+	if (rc)
+		return rc;
+	root = describe(found);
+	if (json_dump_file(root, fresh, JSON_INDENT(1)) || rename(fresh, path))
+		rc = error_set(error, errno ? -errno : -EIO, path, "it cannot be written: %s",
+			strerror(errno));
+	json_decref(root);
+	return rc;
+}
+
+void cache_remove(const struct command *command, const char *name)
+{
+	char path[4096];
+
+	if (!cache_path(command, name, "", path, sizeof(path)))
+		unlink(path);
+}
+
+/* --- names ------------------------------------------------------------------------------- */
+
+static void add_name(json_t *names, const char *file, const char *suffix)
+{
+	size_t length = strlen(file), tail = strlen(suffix);
+	char name[POOL_NAME_MAX + 1], copy[POOL_NAME_MAX + 1];
+	const json_t *other;
+	size_t i;
+
+	if (length <= tail || length - tail > POOL_NAME_MAX || strcmp(file + length - tail, suffix))
+		return;
+	memcpy(copy, file, length - tail);
+	copy[length - tail] = 0;
+	if (object_split(copy, name, NULL, NULL))
+		return;
+	json_array_foreach(names, i, other)
+	{
+		if (!strcmp(json_string_value(other), name))
+			return;
+	}
+	json_array_append_new(names, json_string(name));
+}
+
+static void add_names(json_t *names, const char *dir, const char *suffix)
+{
+	struct dirent **entries;
+	int count = scandir(dir, &entries, NULL, alphasort);
+
+	for (int i = 0; i < count; i++) {
+		add_name(names, entries[i]->d_name, suffix);
+		free(entries[i]);
+	}
+	if (count >= 0)
+		free(entries);
+}
+
+json_t *cache_names(const struct command *command)
+{
+	json_t *names = json_array();
+	char dir[4096];
+
+	snprintf(dir, sizeof(dir), "%.4000s/pools", command_state_dir(command));
+	add_names(names, dir, ".json");
+	add_names(names, command_run_dir(command), ".sock");
+	return names;
+}

@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/* Finding the devices of a pool: by the cache, in directories, in /dev. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/command.h"
+
+/* --- sets -------------------------------------------------------------------------------- */
+
+void device_set_free(struct device_set *set)
+{
+	for (unsigned i = 0; i < set->count; i++)
+		free(set->paths[i]);
+	free(set->paths);
+	memset(set, 0, sizeof(*set));
+}
+
+static bool same_device(const char *path, const struct stat *st)
+{
+	struct stat other;
+
+	if (stat(path, &other))
+		return false;
+	if (S_ISBLK(st->st_mode))
+		return S_ISBLK(other.st_mode) && other.st_rdev == st->st_rdev;
+	return other.st_dev == st->st_dev && other.st_ino == st->st_ino;
+}
+
+/* What is neither plain file nor block device, or there already, is left out. */
+int device_set_add(struct device_set *set, const char *path)
+{
+	struct stat st;
+	char **paths, *copy;
+
+	if (stat(path, &st) || !(S_ISREG(st.st_mode) || S_ISBLK(st.st_mode)))
+		return 0;
+	for (unsigned i = 0; i < set->count; i++)
+		if (same_device(set->paths[i], &st))
+			return 0;
+	paths = realloc(set->paths, (set->count + 1) * sizeof(*paths));
+	if (!paths)
+		return -ENOMEM;
+	set->paths = paths;
+	copy = strdup(path);
+	if (!copy)
+		return -ENOMEM;
+	set->paths[set->count++] = copy;
+	return 0;
+}
+
+static int add_dir(struct device_set *set, const char *path, struct error *error)
+{
+	struct dirent **entries;
+	int count = scandir(path, &entries, NULL, alphasort), rc = 0;
+
+	if (count < 0)
+		return error_set(
+			error, -errno, path, "the directory cannot be read: %s", strerror(errno));
+	for (int i = 0; i < count; i++) {
+		char *joined = NULL;
+
+		if (!rc && asprintf(&joined, "%s/%s", path, entries[i]->d_name) < 0)
+			rc = -ENOMEM;
+		if (!rc)
+			rc = device_set_add(set, joined);
+		free(joined);
+		free(entries[i]);
+	}
+	free(entries);
+	return rc;
+}
+
+int device_set_add_dirs(struct device_set *set, const struct command *command, struct error *error)
+{
+	const json_t *dirs = json_object_get(command->common, "device-dir"), *dir;
+	size_t i;
+
+	json_array_foreach(dirs, i, dir)
+	{
+		int rc = add_dir(set, json_string_value(dir), error);
+
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+/* --- /dev -------------------------------------------------------------------------------- */
+
+static bool sysfs_exists(const char *name, const char *leaf)
+{
+	char path[512];
+
+	snprintf(path, sizeof(path), "/sys/class/block/%s/%s", name, leaf);
+	return !access(path, F_OK);
+}
+
+static bool sysfs_empty(const char *name)
+{
+	char path[512], text[32] = "0";
+	int fd;
+
+	snprintf(path, sizeof(path), "/sys/class/block/%s/size", name);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return true;
+	if (read(fd, text, sizeof(text) - 1) < 1)
+		text[0] = '0';
+	close(fd);
+	return atoll(text) == 0;
+}
+
+/* Loop devices without a file, memory disks, and drives without a medium hold no pool. */
+static bool worth_a_look(const char *name)
+{
+	if (name[0] == '.' || !strncmp(name, "ram", 3) || !strncmp(name, "zram", 4) ||
+		!strncmp(name, "fd", 2) || !strncmp(name, "sr", 2))
+		return false;
+	if (!strncmp(name, "loop", 4) && !strchr(name + 4, 'p') &&
+		!sysfs_exists(name, "loop/backing_file"))
+		return false;
+	return !sysfs_empty(name);
+}
+
+int device_set_scan(struct device_set *set)
+{
+	struct dirent **entries;
+	int count = scandir("/sys/class/block", &entries, NULL, alphasort), rc = 0;
+
+	for (int i = 0; i < count; i++) {
+		char path[512];
+
+		snprintf(path, sizeof(path), "/dev/%s", entries[i]->d_name);
+		for (char *at = path; *at; at++)
+			if (*at == '!')
+				*at = '/';
+		if (!rc && worth_a_look(entries[i]->d_name))
+			rc = device_set_add(set, path);
+		free(entries[i]);
+	}
+	if (count >= 0)
+		free(entries);
+	return rc;
+}
+
+/* --- pools ------------------------------------------------------------------------------- */
+
+void found_free(struct found_pool *found)
+{
+	device_set_free(&found->set);
+}
+
+static struct found_pool *pool_of(
+	struct found_pool **list, unsigned *count, const struct pool_summary *summary)
+{
+	struct found_pool *grown;
+
+	for (unsigned i = 0; i < *count; i++)
+		if (!memcmp((*list)[i].summary.uuid, summary->uuid, 16))
+			return &(*list)[i];
+	grown = realloc(*list, (*count + 1) * sizeof(*grown));
+	if (!grown)
+		return NULL;
+	*list = grown;
+	memset(&grown[*count], 0, sizeof(*grown));
+	return &grown[(*count)++];
+}
+
+/* The summary of the highest epoch counts. */
+static int keep(struct found_pool *found, const struct pool_summary *summary, const char *path)
+{
+	int rc = device_set_add(&found->set, path);
+
+	if (summary->epoch >= found->summary.epoch)
+		found->summary = *summary;
+	found->summary.devices_found = found->set.count;
+	return rc;
+}
+
+int pools_probe(struct command *command, const struct device_set *set, struct found_pool **list,
+	unsigned *count)
+{
+	struct engine *engine;
+	int rc = command_engine(command, &engine);
+
+	*list = NULL;
+	*count = 0;
+	for (unsigned i = 0; !rc && i < set->count; i++) {
+		struct pool_summary summary;
+		struct found_pool *found;
+
+		if (pool_probe(engine, set->paths[i], &summary, NULL))
+			continue;
+		found = pool_of(list, count, &summary);
+		rc = found ? keep(found, &summary, set->paths[i]) : -ENOMEM;
+	}
+	return rc;
+}
+
+/* Of the pools of that name the one that the cache knows, else the only one. */
+static int choose(struct found_pool *list, unsigned count, const char *name, const uint8_t *uuid,
+	struct found_pool **chosen, struct error *error)
+{
+	*chosen = NULL;
+	for (unsigned i = 0; i < count; i++) {
+		if (strcmp(list[i].summary.name, name))
+			continue;
+		if (uuid && !memcmp(list[i].summary.uuid, uuid, 16)) {
+			*chosen = &list[i];
+			return 0;
+		}
+		if (*chosen && !uuid)
+			return error_set(error, -EEXIST, name,
+				"there is more than one pool of that name; put the devices of one "
+				"into a directory and use --device-dir");
+		if (!uuid)
+			*chosen = &list[i];
+	}
+	return 0;
+}
+
+static int probe_for(struct command *command, const struct device_set *set, const char *name,
+	const uint8_t *uuid, struct found_pool *found, struct error *error)
+{
+	struct found_pool *list, *chosen = NULL;
+	unsigned count;
+	int rc = pools_probe(command, set, &list, &count);
+
+	found_free(found);
+	if (!rc)
+		rc = choose(list, count, name, uuid, &chosen, error);
+	for (unsigned i = 0; i < count; i++) {
+		if (&list[i] == chosen)
+			*found = list[i];
+		else
+			found_free(&list[i]);
+	}
+	free(list);
+	return rc;
+}
+
+static bool complete(const struct found_pool *found)
+{
+	return found->set.count && found->summary.devices_found >= found->summary.device_count;
+}
+
+static int no_permission(const struct device_set *set)
+{
+	for (unsigned i = 0; i < set->count; i++)
+		if (access(set->paths[i], R_OK) && errno == EACCES)
+			return -EACCES;
+	return -ENOENT;
+}
+
+/*
+ * A device that merely has another name since the last time must not be taken for a missing one: it
+ * would be dropped. So everything is looked at when the known paths do not show all devices.
+ */
+int pool_find(
+	struct command *command, const char *name, struct found_pool *found, struct error *error)
+{
+	struct device_set set = {0};
+	uint8_t uuid[16];
+	bool cached = !cache_load(command, name, &set, uuid);
+	int rc = device_set_add_dirs(&set, command, error);
+
+	memset(found, 0, sizeof(*found));
+	if (!rc && set.count)
+		rc = probe_for(command, &set, name, cached ? uuid : NULL, found, error);
+	if (!rc && cached && !complete(found)) {
+		rc = device_set_scan(&set);
+		if (!rc)
+			rc = probe_for(command, &set, name, uuid, found, error);
+	}
+	if (!rc && !found->set.count) {
+		rc = no_permission(&set);
+		error_set(error, rc, name, "%s",
+			rc == -EACCES ? "its devices cannot be read: run as root"
+			: cached      ? "none of its devices is there: attach them"
+				 : "there is no such pool here: `millrace pool import` looks for "
+				   "pools on all devices");
+	}
+	device_set_free(&set);
+	if (rc)
+		found_free(found);
+	return rc;
+}

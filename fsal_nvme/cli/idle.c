@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * Running a verb on a pool, wherever it is open: by its server when it has one; else the pool is
+ * opened, acted upon and closed here. Writers of one host queue at RUN_DIR/POOL.lock; who waits
+ * there looks again and again whether a server has come to life meanwhile.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "cli/command.h"
+
+#define LOCK_SECONDS 30
+#define SCRATCH_LEAST (1ull << 30)
+
+/* --- opening ----------------------------------------------------------------------------- */
+
+static void read_boot_id(uint8_t id[16])
+{
+	char text[40] = "";
+	unsigned digits = 0;
+	int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+
+	memset(id, 0, 16);
+	if (fd < 0)
+		return;
+	if (read(fd, text, sizeof(text) - 1) < 0)
+		text[0] = 0;
+	close(fd);
+	for (const char *at = text; *at && digits < 32; at++) {
+		const char *hex = "0123456789abcdef", *digit = strchr(hex, *at);
+
+		if (!digit)
+			continue;
+		id[digits / 2] = (uint8_t)(id[digits / 2] << 4 | (digit - hex));
+		digits++;
+	}
+}
+
+/* A container's /dev/shm may be too small for the metadata of a pool. */
+static const char *scratch_dir(const struct command *command)
+{
+	struct statvfs vfs;
+
+	if (!statvfs("/dev/shm", &vfs) && (uint64_t)vfs.f_bavail * vfs.f_frsize >= SCRATCH_LEAST)
+		return "/dev/shm";
+	return command_state_dir(command);
+}
+
+void open_options_fill(const struct command *command, const struct found_pool *found,
+	struct pool_open_options *options)
+{
+	memset(options, 0, sizeof(*options));
+	options->paths = (const char *const *)found->set.paths;
+	options->path_count = found->set.count;
+	options->name = found->summary.name;
+	options->host = command_host(command);
+	options->scratch_dir = scratch_dir(command);
+	options->background = true;
+	read_boot_id(options->boot_id);
+}
+
+int command_lock(struct command *command, const char *pool, int *lock, struct error *error)
+{
+	int rc = directory_make(command_run_dir(command), error);
+
+	for (unsigned i = 0; !rc; i++) {
+		struct error busy = {0};
+
+		rc = host_lock(command_run_dir(command), pool, 1, lock, &busy);
+		if (rc != -EBUSY)
+			return rc ? error_set(error, rc, busy.object, "%s", busy.message) : 0;
+		if (pool_is_served(command, pool))
+			return -EAGAIN;
+		rc = i < LOCK_SECONDS ? 0 : error_set(error, rc, busy.object, "%s", busy.message);
+	}
+	return rc;
+}
+
+/* --- an idle pool ------------------------------------------------------------------------ */
+
+static int act(struct pool *pool, const struct verb *verb, const json_t *args, json_t *result,
+	struct error *error)
+{
+	struct verb_call call = {.verb = verb,
+		.args = args,
+		.pool = pool,
+		.reporter = terminal_reporter(),
+		.result = result,
+		.error = error};
+	int rc = volumes_create(pool, NULL, &call.volumes);
+
+	if (rc)
+		return error_set(error, rc, pool_name(pool), "%s", strerror(-rc));
+	rc = verb_run(&call);
+	if (pool_failure(pool))
+		volumes_abandon(call.volumes);
+	else
+		volumes_destroy(call.volumes);
+	return rc;
+}
+
+static int open_and_act(struct command *command, const struct found_pool *found, bool look,
+	const struct verb *verb, const json_t *args, json_t *result, struct error *error)
+{
+	struct pool_open_options options;
+	struct engine *engine;
+	struct pool *pool;
+	int rc = command_engine(command, &engine), closed;
+
+	if (rc)
+		return rc;
+	open_options_fill(command, found, &options);
+	options.read_only = look;
+	rc = pool_open(engine, &options, &pool, error);
+	if (rc)
+		return rc;
+	rc = act(pool, verb, args, result, error);
+	closed = pool_close(pool, rc ? NULL : error);
+	return rc ? rc : closed;
+}
+
+static int run_idle(struct command *command, const char *name, const struct verb *verb,
+	const json_t *args, json_t *result, struct error *error)
+{
+	bool look = (verb->flags & VERB_LOOKS) && !json_object_get(args, "repair");
+	struct found_pool found;
+	int lock = -1, rc = pool_find(command, name, &found, error);
+
+	if (rc)
+		return rc;
+	if (!look)
+		rc = command_lock(command, name, &lock, error);
+	if (!rc)
+		rc = open_and_act(command, &found, look, verb, args, result, error);
+	if (!rc && !look)
+		cache_save(command, &found, NULL);
+	if (lock >= 0)
+		close(lock);
+	found_free(&found);
+	return rc;
+}
+
+/* --- either ------------------------------------------------------------------------------ */
+
+int pool_verb(struct command *command, const struct verb *verb, const json_t *args, json_t *result,
+	struct error *error)
+{
+	char name[POOL_NAME_MAX + 1];
+	int rc = object_pool(args, name, error), fd;
+
+	if (rc)
+		return rc;
+	do {
+		rc = client_connect(command, name, &fd, error);
+		if (!rc)
+			return client_call(
+				fd, name, verb, args, terminal_reporter(), result, error);
+		if (rc == -ENOENT)
+			rc = run_idle(command, name, verb, args, result, error);
+	} while (rc == -EAGAIN && !error->code);
+	return rc;
+}
+
+int command_run_on_pool(struct command *c)
+{
+	struct error error = {0};
+	int rc = pool_verb(c, c->verb, c->args, c->result, &error);
+
+	return rc ? error_set(&c->error, rc, error.object, "%s", error.message) : 0;
+}
+
+/* Arrays of the same key are joined, other members replaced. */
+static void merge(json_t *into, json_t *from)
+{
+	const char *key;
+	json_t *value;
+
+	json_object_foreach(from, key, value)
+	{
+		json_t *list = json_object_get(into, key);
+
+		if (json_is_array(list) && json_is_array(value))
+			json_array_extend(list, value);
+		else
+			json_object_set(into, key, value);
+	}
+}
+
+int command_run_on_pools(struct command *c)
+{
+	json_t *names, *name;
+	size_t i;
+
+	if (json_object_get(c->args, "pool"))
+		return command_run_on_pool(c);
+	names = cache_names(c);
+	json_array_foreach(names, i, name)
+	{
+		json_t *args = json_pack("{s:O}", "pool", name), *result = json_object();
+		struct error error = {0};
+
+		if (pool_verb(c, c->verb, args, result, &error))
+			error_set(&c->error, error.code, error.object, "%s", error.message);
+		merge(c->result, result);
+		json_decref(result);
+		json_decref(args);
+	}
+	json_decref(names);
+	return c->error.code;
+}

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/* The `millrace` command: parse, run, print, exit code. */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/command.h"
+
+/* Verbs that the command has a way of its own for; all others act on an open pool. */
+static const struct {
+	const char *noun, *name;
+	int (*run)(struct command *command);
+} own_ways[] = {
+	{"pool", "create", command_pool_create},
+	{"pool", "import", command_pool_import},
+	{"pool", "export", command_pool_export},
+	{"pool", "list", command_pool_list},
+	{"pool", "status", command_pool_status},
+	{"pool", "destroy", command_pool_destroy},
+	{"dataset", "list", command_run_on_pools},
+	{"share", "list", command_run_on_pools},
+	{"serve", NULL, command_serve},
+	{"status", NULL, command_status},
+};
+
+bool command_json(const struct command *command)
+{
+	return json_is_true(json_object_get(command->common, "json"));
+}
+
+static const char *common_text(const struct command *c, const char *name, const char *otherwise)
+{
+	const char *text = json_string_value(json_object_get(c->common, name));
+
+	return text ? text : otherwise;
+}
+
+const char *command_state_dir(const struct command *command)
+{
+	return common_text(command, "state-dir", STATE_DIR);
+}
+
+const char *command_run_dir(const struct command *command)
+{
+	return common_text(command, "run-dir", RUN_DIR);
+}
+
+const char *command_host(const struct command *command)
+{
+	static char name[64];
+
+	if (!name[0] && (gethostname(name, sizeof(name) - 1) || !name[0]))
+		snprintf(name, sizeof(name), "localhost");
+	return common_text(command, "host", name);
+}
+
+int command_engine(struct command *command, struct engine **engine)
+{
+	struct engine_options options = {0};
+	int rc = 0;
+
+	if (!command->engine)
+		rc = uring_engine_create(&options, &command->engine, &command->error);
+	*engine = command->engine;
+	return rc;
+}
+
+static int check_host(struct command *c)
+{
+	const char *host = command_host(c);
+
+	if (*host && strlen(host) <= 63)
+		return 0;
+	return error_set(&c->error, -EINVAL, "host", "the name of a host has 1 to 63 characters");
+}
+
+static int run(struct command *c)
+{
+	int rc = check_host(c);
+
+	if (!rc)
+		rc = terminal_confirm(c, &c->error);
+	if (rc)
+		return rc;
+	for (unsigned i = 0; i < sizeof(own_ways) / sizeof(own_ways[0]); i++)
+		if (c->verb == verb_find(own_ways[i].noun, own_ways[i].name))
+			return own_ways[i].run(c);
+	return command_run_on_pool(c);
+}
+
+static int finish(struct command *c, int rc)
+{
+	int exit_code;
+
+	if (rc)
+		error_set(&c->error, rc, c->verb ? c->verb->noun : "millrace", "%s", strerror(-rc));
+	exit_code = error_exit(c->error.code, NULL);
+	if (!exit_code && c->degraded)
+		exit_code = EXIT_DEGRADED;
+	if (c->engine)
+		engine_destroy(c->engine);
+	terminal_end(c->result);
+	output_print(c);
+	json_decref(c->args);
+	json_decref(c->common);
+	json_decref(c->result);
+	return exit_code;
+}
+
+int main(int argc, char **argv)
+{
+	struct command command = {.result = json_object()};
+	const char *noun;
+	bool help;
+	int rc;
+
+	signal(SIGPIPE, SIG_IGN);
+	rc = command_parse(&command, argc, argv, &help, &noun);
+	if (!rc && help) {
+		help_print(stdout, command.verb, noun);
+		return 0;
+	}
+	terminal_begin(command_json(&command));
+	if (!rc)
+		rc = run(&command);
+	return finish(&command, rc);
+}

@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/* Verbs of the command itself about pools: those that no server runs. */
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/command.h"
+
+static const char *pool_argument(const struct command *c)
+{
+	return json_string_value(json_object_get(c->args, "pool"));
+}
+
+static void say(struct command *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void say(struct command *c, const char *format, ...)
+{
+	char text[600];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	put_text(c->result, "message", text);
+}
+
+/* An idle pool, found and locked: what export, import and destroy begin with. */
+struct held_pool {
+	char name[POOL_NAME_MAX + 1];
+	struct found_pool found;
+	int lock;
+	struct engine *engine;
+};
+
+static int refuse_served(struct command *c, const char *name)
+{
+	if (!pool_is_served(c, name))
+		return 0;
+	return error_set(&c->error, -EBUSY, name,
+		"it is being served: `millrace serve %s --stop` ends that", name);
+}
+
+static int hold(struct command *c, struct held_pool *held)
+{
+	int rc = object_split(pool_argument(c), held->name, NULL, &c->error);
+
+	held->lock = -1;
+	memset(&held->found, 0, sizeof(held->found));
+	if (!rc)
+		rc = refuse_served(c, held->name);
+	if (!rc)
+		rc = command_engine(c, &held->engine);
+	if (!rc)
+		rc = pool_find(c, held->name, &held->found, &c->error);
+	if (!rc)
+		rc = command_lock(c, held->name, &held->lock, &c->error);
+	if (rc == -EAGAIN)
+		rc = refuse_served(c, held->name);
+	return rc;
+}
+
+static void let_go(struct held_pool *held)
+{
+	if (held->lock >= 0)
+		close(held->lock);
+	found_free(&held->found);
+}
+
+/* --- create ------------------------------------------------------------------------------ */
+
+struct creation {
+	struct pool_create_options options;
+	struct pool_create_device devices[POOL_DEVICES_MAX];
+	struct device_set set;
+	char *domains[POOL_DEVICES_MAX];
+};
+
+/* "PATH@DOMAIN"; a path that has an '@' itself and is there is taken as it is. */
+static int take_device(struct command *c, struct creation *creation, const char *text)
+{
+	char *path = realpath(text, NULL), *copy = strdup(text),
+	     *at = copy ? strrchr(copy, '@') : NULL;
+	unsigned i = creation->set.count;
+	const char *domain = NULL;
+	int rc = copy ? 0 : -ENOMEM;
+
+	if (!path && at && at != copy && at[1]) {
+		*at = 0;
+		domain = at + 1;
+		path = realpath(copy, NULL);
+	}
+	if (!rc && !path)
+		rc = error_set(&c->error, -errno, copy, "it cannot be used: %s", strerror(errno));
+	if (!rc)
+		rc = device_set_add(&creation->set, path);
+	if (!rc && creation->set.count == i)
+		rc = error_set(&c->error, -EINVAL, text,
+			"it is given twice, or is neither a block device nor a plain file");
+	if (!rc) {
+		creation->domains[i] = domain ? strdup(domain) : NULL;
+		creation->devices[i].path = creation->set.paths[i];
+		creation->devices[i].domain = creation->domains[i];
+	}
+	free(path);
+	free(copy);
+	return rc;
+}
+
+static int take_devices(struct command *c, struct creation *creation)
+{
+	const json_t *list = json_object_get(c->args, "device"), *device;
+	size_t i;
+
+	if (json_array_size(list) > POOL_DEVICES_MAX)
+		return error_set(&c->error, -EINVAL, pool_argument(c),
+			"a pool has at most %u devices", POOL_DEVICES_MAX);
+	json_array_foreach(list, i, device)
+	{
+		int rc = take_device(c, creation, json_string_value(device));
+
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+static unsigned number_of(const struct command *c, const char *name)
+{
+	return (unsigned)json_integer_value(json_object_get(c->args, name));
+}
+
+/* A second pool of the same name could be told from the first by its devices alone. */
+static int check_name_free(struct command *c, const char *name)
+{
+	struct device_set set = {0};
+	int rc = cache_load(c, name, &set, NULL);
+
+	device_set_free(&set);
+	if (rc || json_object_get(c->args, "force"))
+		return refuse_served(c, name);
+	return error_set(&c->error, -EEXIST, name,
+		"there is a pool of that name; choose another, or destroy that one first");
+}
+
+static int create_and_remember(struct command *c, struct creation *creation)
+{
+	struct found_pool *list;
+	struct engine *engine;
+	unsigned count;
+	int rc = command_engine(c, &engine);
+
+	if (!rc)
+		rc = pool_create(engine, &creation->options, &c->error);
+	if (rc)
+		return rc;
+	say(c,
+		"Pool %s is ready: `millrace share create %s/NAME` or `millrace dataset ingest "
+		"%s/NAME DIR` fill it, `millrace serve %s` serves it.",
+		creation->options.name, creation->options.name, creation->options.name,
+		creation->options.name);
+	rc = pools_probe(c, &creation->set, &list, &count);
+	if (!rc && count == 1)
+		rc = cache_save(c, &list[0], &c->error);
+	for (unsigned i = 0; i < count; i++)
+		found_free(&list[i]);
+	free(list);
+	return rc;
+}
+
+static int create_with(struct command *c, struct creation *creation)
+{
+	char name[POOL_NAME_MAX + 1];
+	int rc = object_split(pool_argument(c), name, NULL, &c->error);
+
+	if (!rc)
+		rc = check_name_free(c, name);
+	if (!rc)
+		rc = take_devices(c, creation);
+	if (rc)
+		return rc;
+	creation->options = (struct pool_create_options){
+		.name = name,
+		.data = number_of(c, "data"),
+		.parity = number_of(c, "parity"),
+		.cell = number_of(c, "cell"),
+		.devices = creation->devices,
+		.device_count = creation->set.count,
+		.host = command_host(c),
+		.force = json_object_get(c->args, "force") != NULL,
+	};
+	return create_and_remember(c, creation);
+}
+
+int command_pool_create(struct command *c)
+{
+	struct creation *creation = calloc(1, sizeof(*creation));
+	int rc = creation ? create_with(c, creation) : -ENOMEM;
+
+	if (!creation)
+		return rc;
+	for (unsigned i = 0; i < POOL_DEVICES_MAX; i++)
+		free(creation->domains[i]);
+	device_set_free(&creation->set);
+	free(creation);
+	return rc;
+}
+
+/* --- import ------------------------------------------------------------------------------ */
+
+static const char *label_state(const struct pool_summary *s)
+{
+	return s->exported ? "exported" : s->open ? "open" : "assigned";
+}
+
+static json_t *summary_json(const struct pool_summary *s)
+{
+	json_t *object = json_object();
+	char text[32];
+
+	put_text(object, "name", s->name);
+	json_object_set_new(object, "uuid", json_uuid(s->uuid));
+	snprintf(text, sizeof(text), "%u+%u", s->data, s->parity);
+	put_text(object, "code", text);
+	snprintf(text, sizeof(text), "%u/%u", s->devices_found, s->device_count);
+	put_text(object, "devices", text);
+	put_integer(object, "devices_found", s->devices_found);
+	put_integer(object, "device_count", s->device_count);
+	put_text(object, "state", label_state(s));
+	put_text(object, "owner", s->exported ? "" : s->owner);
+	put_integer(object, "epoch", s->epoch);
+	return object;
+}
+
+static int probe_everything(struct command *c, struct found_pool **list, unsigned *count)
+{
+	struct device_set set = {0};
+	int rc = device_set_add_dirs(&set, c, &c->error);
+
+	*list = NULL;
+	*count = 0;
+	if (!rc)
+		rc = device_set_scan(&set);
+	if (!rc)
+		rc = pools_probe(c, &set, list, count);
+	device_set_free(&set);
+	return rc;
+}
+
+static int list_importable(struct command *c)
+{
+	json_t *pools = json_array();
+	struct found_pool *list;
+	unsigned count;
+	int rc = probe_everything(c, &list, &count);
+
+	json_object_set_new(c->result, "pools", pools);
+	for (unsigned i = 0; i < count; i++) {
+		json_array_append_new(pools, summary_json(&list[i].summary));
+		found_free(&list[i]);
+	}
+	free(list);
+	return rc;
+}
+
+static int assign_to_us(struct command *c, const struct found_pool *found)
+{
+	const struct pool_summary *s = &found->summary;
+	struct pool_open_options options;
+	struct engine *engine;
+	bool ours = !s->exported && !strcmp(s->owner, command_host(c));
+	int rc = command_engine(c, &engine), lock = -1;
+
+	if (rc || ours)
+		return rc;
+	open_options_fill(c, found, &options);
+	options.background = false;
+	options.force = s->exported || json_object_get(c->args, "force");
+	rc = command_lock(c, s->name, &lock, &c->error);
+	if (rc == -EAGAIN)
+		rc = refuse_served(c, s->name);
+	if (!rc)
+		rc = pool_assign(engine, &options, command_host(c), &c->error);
+	if (lock >= 0)
+		close(lock);
+	return rc;
+}
+
+static int import_found(struct command *c, struct found_pool *list, unsigned count)
+{
+	const char *name = pool_argument(c);
+	struct found_pool *chosen = NULL;
+	int rc;
+
+	for (unsigned i = 0; i < count; i++) {
+		if (strcmp(list[i].summary.name, name))
+			continue;
+		if (chosen)
+			return error_set(&c->error, -EEXIST, name,
+				"there is more than one pool of that name; detach the devices of "
+				"all but one");
+		chosen = &list[i];
+	}
+	if (!chosen)
+		return error_set(&c->error, -ENOENT, name,
+			"no device holds this pool; attach them, or name their directory by "
+			"--device-dir");
+	rc = assign_to_us(c, chosen);
+	if (!rc)
+		rc = cache_save(c, chosen, &c->error);
+	if (!rc)
+		say(c, "Pool %s is imported, %u of %u devices are there.", name,
+			chosen->summary.devices_found, chosen->summary.device_count);
+	return rc;
+}
+
+int command_pool_import(struct command *c)
+{
+	char name[POOL_NAME_MAX + 1];
+	struct found_pool *list;
+	unsigned count;
+	int rc;
+
+	if (!pool_argument(c))
+		return list_importable(c);
+	rc = object_split(pool_argument(c), name, NULL, &c->error);
+	if (!rc)
+		rc = refuse_served(c, name);
+	if (rc)
+		return rc;
+	rc = probe_everything(c, &list, &count);
+	if (!rc)
+		rc = import_found(c, list, count);
+	for (unsigned i = 0; i < count; i++)
+		found_free(&list[i]);
+	free(list);
+	return rc;
+}
+
+/* --- export, destroy --------------------------------------------------------------------- */
+
+int command_pool_export(struct command *c)
+{
+	struct pool_open_options options;
+	struct held_pool held;
+	int rc = hold(c, &held);
+
+	if (!rc && held.found.summary.exported)
+		rc = error_set(&c->error, -EBUSY, held.name, "it is exported already");
+	if (!rc) {
+		open_options_fill(c, &held.found, &options);
+		options.background = false;
+		rc = pool_assign(held.engine, &options, NULL, &c->error);
+	}
+	if (!rc) {
+		cache_remove(c, held.name);
+		say(c, "Pool %s is exported: `millrace pool import %s` takes it, on any host.",
+			held.name, held.name);
+	}
+	let_go(&held);
+	return rc;
+}
+
+int command_pool_destroy(struct command *c)
+{
+	struct pool_open_options options;
+	struct held_pool held;
+	int rc = hold(c, &held);
+
+	if (!rc) {
+		open_options_fill(c, &held.found, &options);
+		options.background = false;
+		rc = pool_destroy(held.engine, &options, &c->error);
+	}
+	if (!rc) {
+		cache_remove(c, held.name);
+		say(c, "Pool %s is destroyed.", held.name);
+	}
+	let_go(&held);
+	return rc;
+}

@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * `serve`: find the pool, write the server's configuration, become the server (--foreground) or
+ * start it and wait until its control socket answers; or, with --stop, the reverse.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cli/command.h"
+#include "cli/socket.h"
+
+#define STOP_SECONDS 120
+#define LOG_TAIL 4000 /* bytes */
+
+struct serving {
+	struct command *command;
+	char pool[POOL_NAME_MAX + 1];
+	struct server_place place;
+	char config[4096], log[4096], pid[4096];
+	off_t log_start;
+	pid_t child;
+};
+
+static bool has(const struct command *c, const char *name)
+{
+	return json_object_get(c->args, name) != NULL;
+}
+
+/* --- before ------------------------------------------------------------------------------ */
+
+static int check_arguments(struct serving *s)
+{
+	struct command *c = s->command;
+	const char *listen = json_string_value(json_object_get(c->args, "listen"));
+	uint8_t address[16];
+	int rc = object_split(
+		json_string_value(json_object_get(c->args, "pool")), s->pool, NULL, &c->error);
+
+	if (rc)
+		return rc;
+	if (has(c, "foreground") + has(c, "enable") + has(c, "stop") > 1)
+		return error_set(&c->error, -EINVAL, "serve",
+			"only one of --foreground, --enable and --stop can be done");
+	if (listen && inet_pton(AF_INET, listen, address) != 1 &&
+		inet_pton(AF_INET6, listen, address) != 1)
+		return error_set(&c->error, -EINVAL, listen, "it is not an IP address");
+	return 0;
+}
+
+static int check_owner(struct command *c, const struct pool_summary *s)
+{
+	if (s->exported)
+		return error_set(&c->error, -EBUSY, s->name,
+			"it is exported: `millrace pool import %s` takes it", s->name);
+	if (strcmp(s->owner, command_host(c)))
+		return error_set(&c->error, -EBUSY, s->name,
+			"it is assigned to host %s: export it there, or, if that host is dead or "
+			"fenced, `millrace pool import %s --force`",
+			s->owner, s->name);
+	return 0;
+}
+
+static int configure(struct serving *s)
+{
+	struct command *c = s->command;
+	struct found_pool found;
+	int rc = pool_find(c, s->pool, &found, &c->error), lock;
+
+	if (rc)
+		return rc;
+	rc = check_owner(c, &found.summary);
+	if (!rc)
+		rc = server_configure(c, &found, &s->place, s->config, sizeof(s->config));
+	if (!rc)
+		cache_save(c, &found, NULL);
+	if (!rc)
+		rc = command_lock(c, s->pool, &lock, &c->error);
+	if (!rc)
+		close(lock);
+	found_free(&found);
+	return rc == -EAGAIN ? error_set(&c->error, -EBUSY, s->pool, "it is served already") : rc;
+}
+
+static int prepare_paths(struct serving *s)
+{
+	struct command *c = s->command;
+	char dir[4096];
+	int rc;
+
+	snprintf(dir, sizeof(dir), "%.3900s/log", command_state_dir(c));
+	rc = directory_make(dir, &c->error);
+	snprintf(s->log, sizeof(s->log), "%.4000s/%s.log", dir, s->pool);
+	snprintf(s->pid, sizeof(s->pid), "%.3900s/%s/pid", command_run_dir(c), s->pool);
+	return rc;
+}
+
+/* --- the server's process ---------------------------------------------------------------- */
+
+static void become_server(const struct serving *s, bool foreground)
+{
+	const char *log = foreground ? "STDERR" : s->log;
+	char *const argv[] = {(char *)(uintptr_t)s->place.program, "-F", "-x", "-f",
+		(char *)(uintptr_t)s->config, "-L", (char *)(uintptr_t)log, "-p",
+		(char *)(uintptr_t)s->pid, NULL};
+
+	signal(SIGPIPE, SIG_DFL);
+	signal(SIGINT, SIG_DFL);
+	signal(SIGTERM, SIG_DFL);
+	execv(s->place.program, argv);
+}
+
+static void drop_engine(struct command *c)
+{
+	if (c->engine)
+		engine_destroy(c->engine);
+	c->engine = NULL;
+}
+
+static int start_child(struct serving *s)
+{
+	struct stat st;
+
+	s->log_start = stat(s->log, &st) ? 0 : st.st_size;
+	s->child = fork();
+	if (s->child < 0)
+		return error_set(&s->command->error, -errno, s->pool,
+			"the server cannot be started: %s", strerror(errno));
+	if (!s->child) {
+		int log = open(s->log, O_WRONLY | O_CREAT | O_APPEND, 0640);
+		int null = open("/dev/null", O_RDONLY);
+
+		setsid();
+		if (log < 0 || null < 0 || dup2(null, 0) < 0 || dup2(log, 1) < 0 ||
+			dup2(log, 2) < 0)
+			_exit(126);
+		become_server(s, false);
+		_exit(127);
+	}
+	return 0;
+}
+
+/* The last lines that this start has written, as notes. */
+static void tell_log(struct serving *s)
+{
+	char text[LOG_TAIL + 1], *rest = text, *line;
+	struct reporter *reporter = terminal_reporter();
+	int fd = open(s->log, O_RDONLY | O_CLOEXEC);
+	off_t end = fd < 0 ? 0 : lseek(fd, 0, SEEK_END), from = s->log_start;
+	ssize_t got = 0;
+
+	if (end - from > LOG_TAIL)
+		from = end - LOG_TAIL;
+	if (fd >= 0)
+		got = pread(fd, text, LOG_TAIL, from);
+	text[got > 0 ? got : 0] = 0;
+	while ((line = strsep(&rest, "\n"))) {
+		if (*line)
+			reporter->note(reporter, line);
+	}
+	if (fd >= 0)
+		close(fd);
+}
+
+static int child_ended(struct serving *s, int status)
+{
+	tell_log(s);
+	if (WIFSIGNALED(status))
+		return error_set(&s->command->error, -EIO, s->pool,
+			"the server was killed by signal %d while it started; its log is %s",
+			WTERMSIG(status), s->log);
+	return error_set(&s->command->error, -EIO, s->pool,
+		"the server could not start (exit %d); its log is %s", WEXITSTATUS(status), s->log);
+}
+
+static int give_up(struct serving *s, int code)
+{
+	kill(s->child, SIGTERM);
+	for (int i = 0; i < 100 && !waitpid(s->child, NULL, WNOHANG); i++)
+		usleep(100000);
+	kill(s->child, SIGKILL);
+	tell_log(s);
+	return error_set(&s->command->error, code, s->pool, "%s; its log is %s",
+		code == -EINTR ? "interrupted, and the server was stopped"
+			       : "the server did not come up in time and was stopped (see --wait)",
+		s->log);
+}
+
+static double start_deadline(const struct command *c)
+{
+	const json_t *wait = json_object_get(c->args, "wait");
+
+	return seconds_now() + (wait ? (double)json_integer_value(wait) : 600);
+}
+
+static int wait_for_server(struct serving *s)
+{
+	double deadline = start_deadline(s->command);
+	struct reporter *reporter = terminal_reporter();
+
+	for (;;) {
+		int status;
+
+		if (pool_is_served(s->command, s->pool))
+			return 0;
+		if (waitpid(s->child, &status, WNOHANG) == s->child)
+			return child_ended(s, status);
+		if (reporter->stopped(reporter))
+			return give_up(s, -EINTR);
+		if (seconds_now() >= deadline)
+			return give_up(s, -ETIMEDOUT);
+		usleep(100000);
+	}
+}
+
+static int start(struct serving *s, bool foreground)
+{
+	int rc = server_locate(&s->place, &s->command->error);
+
+	if (!rc)
+		rc = configure(s);
+	if (!rc)
+		rc = prepare_paths(s);
+	if (rc)
+		return rc;
+	drop_engine(s->command);
+	if (foreground) {
+		become_server(s, true);
+		return error_set(&s->command->error, -errno, s->place.program,
+			"it cannot be run: %s", strerror(errno));
+	}
+	rc = start_child(s);
+	if (!rc)
+		rc = wait_for_server(s);
+	if (!rc) {
+		put_integer(s->command->result, "pid", (uint64_t)s->child);
+		put_text(s->command->result, "log_file", s->log);
+	}
+	return rc;
+}
+
+/* --- enable ------------------------------------------------------------------------------ */
+
+static int enable(struct serving *s)
+{
+	struct reporter *reporter = terminal_reporter();
+	double deadline = start_deadline(s->command);
+	int rc = server_locate(&s->place, &s->command->error);
+
+	if (!rc)
+		rc = configure(s);
+	if (!rc)
+		rc = systemd_enable(s->command, s->pool);
+	while (!rc && !pool_is_served(s->command, s->pool)) {
+		if (reporter->stopped(reporter) || seconds_now() >= deadline)
+			rc = error_set(&s->command->error, -ETIMEDOUT, s->pool,
+				"it is enabled, but does not serve yet: see `systemctl status "
+				"millrace-%s`",
+				s->pool);
+		usleep(200000);
+	}
+	return rc;
+}
+
+/* --- stop -------------------------------------------------------------------------------- */
+
+static int open_process(int socket)
+{
+	struct ucred peer;
+	socklen_t length = sizeof(peer);
+
+	if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length))
+		return -errno;
+	return pidfd_open(peer.pid, 0);
+}
+
+static int stop(struct serving *s)
+{
+	struct command *c = s->command;
+	struct pollfd process = {.events = POLLIN};
+	int fd, rc = client_connect(c, s->pool, &fd, &c->error);
+
+	if (rc == -ENOENT)
+		return error_set(&c->error, rc, s->pool, "it is not being served");
+	if (rc)
+		return rc;
+	process.fd = open_process(fd);
+	rc = client_call(fd, s->pool, c->verb, c->args, terminal_reporter(), c->result, &c->error);
+	if (!rc && process.fd >= 0 && poll(&process, 1, STOP_SECONDS * 1000) == 0)
+		rc = error_set(&c->error, -ETIMEDOUT, s->pool,
+			"its server has not ended within %u s; see its log", STOP_SECONDS);
+	if (process.fd >= 0)
+		close(process.fd);
+	if (!rc)
+		put_text(c->result, "message", "The server has stopped.");
+	return rc;
+}
+
+static int serve(struct serving *s)
+{
+	struct command *c = s->command;
+	char text[200];
+	int rc;
+
+	if (has(c, "stop"))
+		return stop(s);
+	if (pool_is_served(c, s->pool))
+		return error_set(&c->error, -EBUSY, s->pool, "it is served already");
+	rc = has(c, "enable") ? enable(s) : start(s, has(c, "foreground"));
+	snprintf(text, sizeof(text), "Pool %s is served: its volumes are exported as /%s/NAME.",
+		s->pool, s->pool);
+	if (!rc)
+		put_text(c->result, "message", text);
+	return rc;
+}
+
+int command_serve(struct command *command)
+{
+	struct serving *s = calloc(1, sizeof(*s));
+	int rc;
+
+	if (!s)
+		return -ENOMEM;
+	s->command = command;
+	rc = check_arguments(s);
+	if (!rc)
+		rc = serve(s);
+	free(s);
+	return rc;
+}

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/* What the user sees while a verb runs, and is asked before it does. */
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/command.h"
+#include "cli/socket.h"
+#include "common/log.h"
+
+#define NOTES_MAX 1000
+
+static volatile sig_atomic_t interrupted;
+
+static struct {
+	bool shown; /* a line of progress stands on the terminal */
+	double since; /* start of what is shown; 0: nothing yet */
+	double last; /* when the line was last written */
+	char what[80];
+} line;
+
+static struct {
+	pthread_mutex_t lock;
+	json_t *notes; /* NULL: to stderr */
+} told = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void on_interrupt(int signal_number)
+{
+	interrupted = 1;
+	signal(signal_number, SIG_DFL); /* the second one ends the process */
+}
+
+static uint64_t number(const json_t *progress, const char *key)
+{
+	return (uint64_t)json_integer_value(json_object_get(progress, key));
+}
+
+static void clear_line(void)
+{
+	if (line.shown)
+		fprintf(stderr, "\r\033[K");
+	line.shown = false;
+}
+
+static void show_left(double done, double total, double rate)
+{
+	double left = rate > 0 ? (total - done) / rate : 0;
+
+	fprintf(stderr, ", %.0f%%", total > 0 ? 100 * done / total : 0);
+	if (left >= 1)
+		fprintf(stderr, ", %.0f:%02.0f left", (double)((long)left / 60),
+			(double)((long)left % 60));
+}
+
+static void show(const json_t *progress, const char *what, double seconds)
+{
+	bool counts = json_object_get(progress, "total") != NULL;
+	const char *unit = json_string_value(json_object_get(progress, "unit"));
+	double done = (double)number(progress, counts ? "done" : "bytes");
+	double rate = seconds > 0.5 ? done / seconds : 0;
+
+	clear_line();
+	fprintf(stderr, "%s:", what);
+	if (!counts)
+		fprintf(stderr, " %llu files,", (unsigned long long)number(progress, "files"));
+	if (unit && strcmp(unit, "bytes"))
+		fprintf(stderr, " %.0f of %.0f", done, (double)number(progress, "total"));
+	else
+		fprintf(stderr, " %.1f MiB, %.1f MiB/s", done / 1048576, rate / 1048576);
+	if (counts)
+		show_left(done, (double)number(progress, "total"), rate);
+	fflush(stderr);
+	line.shown = true;
+}
+
+static void show_sometimes(const json_t *progress, const char *what)
+{
+	double now = seconds_now();
+
+	if (strncmp(what, line.what, sizeof(line.what) - 1)) {
+		snprintf(line.what, sizeof(line.what), "%s", what);
+		line.since = now;
+		line.last = 0;
+	}
+	if (now - line.last < 0.5)
+		return;
+	line.last = now;
+	show(progress, what, now - line.since);
+}
+
+static void report_progress(struct reporter *reporter, json_t *progress)
+{
+	const char *what = json_string_value(json_object_get(progress, "what"));
+
+	if (!isatty(STDERR_FILENO) || !what)
+		return;
+	pthread_mutex_lock(&told.lock);
+	show_sometimes(progress, what);
+	pthread_mutex_unlock(&told.lock);
+}
+
+/* A line of its own for the user, or for the answer in JSON; from any thread. */
+static void tell(const char *text)
+{
+	pthread_mutex_lock(&told.lock);
+	if (!told.notes) {
+		clear_line();
+		fprintf(stderr, "millrace: %s\n", text);
+	} else if (json_array_size(told.notes) < NOTES_MAX) {
+		json_array_append_new(told.notes, json_text(text));
+	}
+	pthread_mutex_unlock(&told.lock);
+}
+
+static void report_note(struct reporter *reporter, const char *text)
+{
+	tell(text);
+}
+
+static void log_sink(enum log_level level, const char *text)
+{
+	if (level <= LOG_WARNING || (level == LOG_NOTICE && isatty(STDERR_FILENO)))
+		tell(text);
+}
+
+void terminal_begin(bool json)
+{
+	if (json)
+		told.notes = json_array();
+	log_set_sink(log_sink);
+}
+
+void terminal_end(json_t *result)
+{
+	clear_line();
+	log_set_sink(NULL);
+	if (told.notes && json_array_size(told.notes))
+		json_object_set(result, "notes", told.notes);
+	json_decref(told.notes);
+	told.notes = NULL;
+}
+
+static bool report_stopped(struct reporter *reporter)
+{
+	return interrupted;
+}
+
+struct reporter *terminal_reporter(void)
+{
+	static struct reporter reporter = {report_progress, report_note, report_stopped};
+	static bool ready;
+
+	if (!ready) {
+		signal(SIGINT, on_interrupt);
+		signal(SIGTERM, on_interrupt);
+		ready = true;
+	}
+	return &reporter;
+}
+
+int terminal_confirm(const struct command *command, struct error *error)
+{
+	const struct verb *verb = command->verb;
+	const char *text = json_string_value(json_object_get(command->args, "volume"));
+	char answer[16] = "";
+
+	if (!text)
+		text = json_string_value(json_object_get(command->args, "pool"));
+	if (!(verb->flags & VERB_DESTROYS) || json_object_get(command->args, "yes"))
+		return 0;
+	if (!isatty(STDIN_FILENO) || !isatty(STDERR_FILENO))
+		return error_set(error, -ECANCELED, text,
+			"this destroys what it holds: say --yes to do it unasked");
+	fprintf(stderr, "This destroys %s %s and all it holds. Go on? [y/N] ", verb->noun, text);
+	if (fgets(answer, sizeof(answer), stdin) && (answer[0] == 'y' || answer[0] == 'Y'))
+		return 0;
+	return error_set(error, -ECANCELED, text, "nothing was done");
+}

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/* The verbs and their parameters, and checking arguments against them. */
+#include "cli/verb.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define NEEDED_PLACE (PARAMETER_PLACE | PARAMETER_NEEDED)
+#define MANY_PLACE (PARAMETER_PLACE | PARAMETER_MANY)
+
+/* Rows that several verbs have. */
+#define POOL                                                                       \
+	{                                                                          \
+		"pool", VALUE_TEXT, NEEDED_PLACE, 0, 0, "POOL", "name of the pool" \
+	}
+#define POOL_OR_ALL                                                                 \
+	{                                                                           \
+		"pool", VALUE_TEXT, PARAMETER_PLACE, 0, 0, "POOL", "only this pool" \
+	}
+#define VOLUME(what)                                                                       \
+	{                                                                                  \
+		"volume", VALUE_TEXT, NEEDED_PLACE, 0, 0, "POOL/NAME", "name of the " what \
+	}
+#define ASSIGNMENTS                                                                            \
+	{                                                                                      \
+		"property", VALUE_TEXT, MANY_PLACE | PARAMETER_NEEDED, 0, 0, "PROPERTY=VALUE", \
+			"an empty VALUE is the default again"                                  \
+	}
+#define PROPERTIES                                                                              \
+	{                                                                                       \
+		"property", VALUE_TEXT, MANY_PLACE, 0, 0, "PROPERTY", "only these; all without" \
+	}
+#define YES                                                    \
+	{                                                      \
+		"yes", VALUE_FLAG, 0, 0, 0, NULL, "do not ask" \
+	}
+#define FORCE(text)                                      \
+	{                                                \
+		"force", VALUE_FLAG, 0, 0, 0, NULL, text \
+	}
+#define END                                           \
+	{                                             \
+		NULL, VALUE_TEXT, 0, 0, 0, NULL, NULL \
+	}
+
+static const struct parameter pool_create_args[] = {
+	{"pool", VALUE_TEXT, NEEDED_PLACE, 0, 0, "NAME", "name of the new pool"},
+	{"device", VALUE_TEXT, MANY_PLACE | PARAMETER_NEEDED, 0, 0, "DEVICE[@DOMAIN]",
+		"a block device or plain file, and what it fails together with (the host "
+		"unless named)"},
+	{"data", VALUE_NUMBER, PARAMETER_NEEDED, 1, POOL_WIDTH_MAX, "K",
+		"data chunks of the erasure code"},
+	{"parity", VALUE_NUMBER, PARAMETER_NEEDED, 1, POOL_WIDTH_MAX, "M",
+		"parity chunks: so many devices may be lost at once"},
+	{"cell", VALUE_SIZE, 0, 4096, 4u << 20, "SIZE", "unit of striping (128K)"},
+	FORCE("take devices that hold a file system or another pool"), END};
+static const struct parameter pool_import_args[] = {
+	{"pool", VALUE_TEXT, PARAMETER_PLACE, 0, 0, "NAME",
+		"the pool to take; without it, list what could be taken"},
+	FORCE("take it from another host, which must be dead or fenced"), END};
+static const struct parameter one_pool[] = {POOL, END};
+static const struct parameter some_pool[] = {POOL_OR_ALL, END};
+static const struct parameter pool_get_args[] = {POOL, PROPERTIES, END};
+static const struct parameter pool_set_args[] = {POOL, ASSIGNMENTS, END};
+static const struct parameter pool_check_args[] = {
+	POOL, {"repair", VALUE_FLAG, 0, 0, 0, NULL, "rewrite what is bad from the rest"}, END};
+static const struct parameter pool_destroy_args[] = {POOL, YES, END};
+
+static const struct parameter dataset_ingest_args[] = {VOLUME("dataset"),
+	{"source", VALUE_PATH, NEEDED_PLACE, 0, 0, "DIR", "directory whose content it gets"},
+	{"no-seal", VALUE_FLAG, 0, 0, 0, NULL, "leave it open for more; `dataset seal` ends it"},
+	{"resume", VALUE_FLAG, 0, 0, 0, NULL, "go on with one that is not sealed yet"},
+	{"threads", VALUE_NUMBER, 0, 1, 64, "N", "readers (one per processor, at most 16)"}, END};
+static const struct parameter dataset[] = {VOLUME("dataset"), END};
+static const struct parameter dataset_get_args[] = {VOLUME("dataset"), PROPERTIES, END};
+static const struct parameter dataset_set_args[] = {VOLUME("dataset"), ASSIGNMENTS, END};
+static const struct parameter dataset_destroy_args[] = {VOLUME("dataset"), YES, END};
+
+static const struct parameter share_create_args[] = {VOLUME("new share"),
+	{"owner", VALUE_USER, 0, 0, UINT32_MAX - 1, "USER", "owner of its root directory (0)"},
+	{"group", VALUE_GROUP, 0, 0, UINT32_MAX - 1, "GROUP", "group of its root directory (0)"},
+	{"mode", VALUE_MODE, 0, 0, 07777, "MODE", "mode of its root directory, octal (0755)"}, END};
+static const struct parameter share_get_args[] = {VOLUME("share"), PROPERTIES, END};
+static const struct parameter share_set_args[] = {VOLUME("share"), ASSIGNMENTS, END};
+static const struct parameter share_destroy_args[] = {VOLUME("share"), YES, END};
+
+static const struct parameter serve[] = {POOL,
+	{"foreground", VALUE_FLAG, 0, 0, 0, NULL, "become the server, which logs to stderr"},
+	{"listen", VALUE_TEXT, 0, 0, 0, "ADDR", "address to serve on (all)"},
+	{"port", VALUE_NUMBER, 0, 1, 65535, "N", "TCP port (2049)"},
+	{"lease", VALUE_NUMBER, 0, 5, 3600, "SECONDS",
+		"lease of NFS clients (60); grace is one and a half of it"},
+	{"enable", VALUE_FLAG, 0, 0, 0, NULL, "let systemd serve it, now and after each boot"},
+	{"stop", VALUE_FLAG, 0, 0, 0, NULL, "stop the server of this pool"},
+	{"wait", VALUE_NUMBER, 0, 1, 86400, "SECONDS", "how long starting may take (600)"}, END};
+static const struct parameter nothing[] = {END};
+
+const struct verb verb_table[] = {
+	{"pool", "create", "make a pool of devices", 0, pool_create_args, NULL},
+	{"pool", "import", "take a pool that devices hold, or list them", 0, pool_import_args,
+		NULL},
+	{"pool", "export", "give a pool up, for another host to import", 0, one_pool, NULL},
+	{"pool", "list", "pools that are known here", 0, nothing, NULL},
+	{"pool", "status", "devices, space, health, and what to do next", VERB_LOOKS, one_pool,
+		verb_pool_status},
+	{"pool", "get", "properties of a pool", VERB_LOOKS, pool_get_args, verb_pool_get},
+	{"pool", "set", "change properties of a pool", VERB_CHANGES, pool_set_args, verb_pool_set},
+	{"pool", "check", "read and check everything", VERB_LOOKS, pool_check_args,
+		verb_pool_check},
+	{"pool", "destroy", "destroy a pool and all it holds", VERB_DESTROYS, pool_destroy_args,
+		NULL},
+	{"dataset", "ingest", "copy a directory into a new dataset and seal it", 0,
+		dataset_ingest_args, verb_dataset_ingest},
+	{"dataset", "seal", "make a dataset immutable", VERB_CHANGES, dataset, verb_dataset_seal},
+	{"dataset", "list", "datasets", VERB_LOOKS, some_pool, verb_volume_list},
+	{"dataset", "get", "properties of a dataset", VERB_LOOKS, dataset_get_args,
+		verb_volume_get},
+	{"dataset", "set", "change properties of a dataset", VERB_CHANGES, dataset_set_args,
+		verb_volume_set},
+	{"dataset", "verify", "read and check every byte of a dataset", VERB_LOOKS, dataset,
+		verb_dataset_verify},
+	{"dataset", "destroy", "destroy a dataset", VERB_CHANGES | VERB_DESTROYS,
+		dataset_destroy_args, verb_volume_destroy},
+	{"share", "create", "make a writable share", VERB_CHANGES, share_create_args,
+		verb_share_create},
+	{"share", "list", "shares", VERB_LOOKS, some_pool, verb_volume_list},
+	{"share", "get", "properties of a share", VERB_LOOKS, share_get_args, verb_volume_get},
+	{"share", "set", "change properties of a share", VERB_CHANGES, share_set_args,
+		verb_volume_set},
+	{"share", "destroy", "destroy a share and all it holds", VERB_CHANGES | VERB_DESTROYS,
+		share_destroy_args, verb_volume_destroy},
+	{"serve", NULL, "serve a pool as NFSv4.1", 0, serve, verb_control_stop},
+	{"status", NULL, "all pools: health, and what to do next", 0, nothing, NULL},
+	{NULL, NULL, NULL, 0, NULL, NULL},
+};
+
+const struct verb *verb_find(const char *noun, const char *name)
+{
+	for (const struct verb *v = verb_table; v->noun; v++)
+		if (!strcmp(v->noun, noun) && (v->name ? name && !strcmp(v->name, name) : !name))
+			return v;
+	return NULL;
+}
+
+const struct parameter *parameter_find(const struct parameter *parameters, const char *name)
+{
+	for (const struct parameter *p = parameters; p->name; p++)
+		if (!strcmp(p->name, name))
+			return p;
+	return NULL;
+}
+
+static int check_many(const struct parameter *p, const json_t *value, struct error *error)
+{
+	const json_t *element;
+	size_t i;
+
+	if (!json_is_array(value) || !json_array_size(value))
+		return error_set(error, -EINVAL, p->name, "it must be a list of strings");
+	json_array_foreach(value, i, element)
+	{
+		if (!json_is_string(element))
+			return error_set(error, -EINVAL, p->name, "it must be a list of strings");
+	}
+	return 0;
+}
+
+static int check_number(const struct parameter *p, const json_t *value, struct error *error)
+{
+	json_int_t number = json_integer_value(value);
+
+	if (!json_is_integer(value))
+		return error_set(error, -EINVAL, p->name, "it must be a whole number");
+	if (number < 0 || (uint64_t)number < p->least || (uint64_t)number > p->most)
+		return error_set(error, -EINVAL, p->name, "%lld is not from %llu to %llu",
+			(long long)number, (unsigned long long)p->least,
+			(unsigned long long)p->most);
+	return 0;
+}
+
+static int check_value(const struct parameter *p, const json_t *value, struct error *error)
+{
+	if (p->flags & PARAMETER_MANY)
+		return check_many(p, value, error);
+	switch (p->kind) {
+	case VALUE_FLAG:
+		return json_is_true(value) ? 0
+					   : error_set(error, -EINVAL, p->name, "it must be true");
+	case VALUE_TEXT:
+		return json_is_string(value)
+			       ? 0
+			       : error_set(error, -EINVAL, p->name, "it must be a string");
+	case VALUE_PATH:
+		return json_is_string(value) && json_string_value(value)[0] == '/'
+			       ? 0
+			       : error_set(error, -EINVAL, p->name, "it must be an absolute path");
+	default:
+		return check_number(p, value, error);
+	}
+}
+
+int arguments_check(const struct verb *verb, json_t *args, struct error *error)
+{
+	const char *key;
+	json_t *value;
+
+	json_object_foreach(args, key, value)
+	{
+		const struct parameter *p = parameter_find(verb->parameters, key);
+		int rc;
+
+		if (!p)
+			return error_set(error, -EINVAL, key, "there is no such argument");
+		rc = check_value(p, value, error);
+		if (rc)
+			return rc;
+	}
+	for (const struct parameter *p = verb->parameters; p->name; p++)
+		if ((p->flags & PARAMETER_NEEDED) && !json_object_get(args, p->name))
+			return error_set(error, -EINVAL,
+				p->flags & PARAMETER_PLACE ? p->shown : p->name,
+				"it is missing, and needed");
+	return 0;
+}

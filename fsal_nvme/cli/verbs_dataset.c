@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/* Verbs of datasets: ingest, seal, verify. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "cli/verb.h"
+
+#define SKIPPED_NAMED 1000 /* in the result; all are told as notes */
+
+/* --- sealing ----------------------------------------------------------------------------- */
+
+static int seal(struct verb_call *call, struct volume *volume)
+{
+	struct volume_row row;
+	bool was_sealed = volume_row(volume)->sealed;
+	int rc = volume_seal(volume, call->error);
+
+	row = *volume_row(volume);
+	if (rc || was_sealed)
+		return rc;
+	return host_added(call, &row);
+}
+
+int verb_dataset_seal(struct verb_call *call)
+{
+	struct volume *volume;
+	struct volume_row row;
+	int rc = call_row(call, &row);
+
+	if (!rc)
+		rc = volume_open_id(call->volumes, row.id, &volume, call->error);
+	if (rc)
+		return rc;
+	rc = seal(call, volume);
+	volume_close(volume);
+	return rc;
+}
+
+/* --- ingest ------------------------------------------------------------------------------ */
+
+struct ingest {
+	struct verb_call *call;
+	json_t *skipped;
+};
+
+static json_t *ingest_json(const struct ingest_progress *p)
+{
+	json_t *object = json_object();
+
+	put_integer(object, "files", p->files);
+	put_integer(object, "directories", p->directories);
+	put_integer(object, "links", p->links);
+	put_integer(object, "others", p->others);
+	put_integer(object, "bytes", p->bytes);
+	put_integer(object, "present", p->present);
+	put_integer(object, "skipped", p->skipped);
+	return object;
+}
+
+static void ingest_progress(void *data, const struct ingest_progress *p)
+{
+	struct ingest *ingest = data;
+	json_t *progress = ingest_json(p);
+
+	put_text(progress, "what", "ingest");
+	ingest->call->reporter->progress(ingest->call->reporter, progress);
+	json_decref(progress);
+}
+
+static void ingest_skip(void *data, const char *path, const char *why)
+{
+	struct ingest *ingest = data;
+	char text[4400];
+
+	snprintf(text, sizeof(text), "skipped %s: %s", path, why);
+	ingest->call->reporter->note(ingest->call->reporter, text);
+	if (json_array_size(ingest->skipped) < SKIPPED_NAMED) {
+		json_t *row = json_object();
+
+		put_text(row, "path", path);
+		put_text(row, "why", why);
+		json_array_append_new(ingest->skipped, row);
+	}
+}
+
+static bool ingest_stop(void *data)
+{
+	struct ingest *ingest = data;
+
+	return ingest->call->reporter->stopped(ingest->call->reporter);
+}
+
+static int check_source(const char *source, struct error *error)
+{
+	struct stat st;
+
+	if (stat(source, &st))
+		return error_set(error, -errno, source, "it cannot be read: %s", strerror(errno));
+	if (!S_ISDIR(st.st_mode))
+		return error_set(error, -ENOTDIR, source, "it is not a directory");
+	return 0;
+}
+
+/* The dataset to fill: a new one, or with --resume one that is there and not sealed. */
+static int ingest_target(struct verb_call *call, struct volume **volume)
+{
+	char pool[POOL_NAME_MAX + 1], name[POOL_VOLUME_NAME_MAX + 1];
+	struct volume_create_options options = {.name = name, .kind = VOLUME_DATASET};
+	const char *text = call_text(call, "volume");
+	struct volume_row row;
+	int rc = object_split(text, pool, name, call->error);
+
+	if (rc)
+		return rc;
+	rc = volume_create(call->volumes, &options, &row, NULL);
+	if (rc == -EEXIST && call_flag(call, "resume")) {
+		rc = call_row(call, &row);
+		if (!rc && row.sealed)
+			rc = error_set(
+				call->error, -EROFS, text, "it is sealed: nothing is missing");
+	} else if (rc == -EEXIST) {
+		return error_set(call->error, rc, text,
+			"there is a dataset or share of that name; --resume goes on with a "
+			"dataset that is not sealed");
+	} else if (rc) {
+		return error_set(call->error, rc, text, "it cannot be made: %s", strerror(-rc));
+	}
+	return rc ? rc : volume_open_id(call->volumes, row.id, volume, call->error);
+}
+
+static int ingest_story(struct verb_call *call, int rc, const char *why)
+{
+	const char *text = call_text(call, "volume");
+
+	if (rc == -EINTR)
+		return error_set(call->error, rc, text,
+			"interrupted; --resume goes on, `millrace dataset destroy` gives the space "
+			"back");
+	if (rc == -ENOSPC)
+		return error_set(call->error, rc, text,
+			"the pool is full; make room and go on with --resume, or destroy this "
+			"dataset");
+	return rc ? error_set(call->error, rc, text, "it is not complete: %.300s; --resume goes on",
+			    why[0] ? why : strerror(-rc))
+		  : 0;
+}
+
+static int ingest_into(struct verb_call *call, struct volume *volume)
+{
+	struct ingest ingest = {.call = call, .skipped = json_array()};
+	struct ingest_options options = {
+		.source = call_text(call, "source"),
+		.threads = (unsigned)call_number(call, "threads", 0),
+		.resume = call_flag(call, "resume"),
+		.progress = ingest_progress,
+		.skip = ingest_skip,
+		.stop = ingest_stop,
+		.data = &ingest,
+	};
+	struct ingest_progress progress;
+	struct error why = {0};
+	json_t *object;
+	int rc;
+
+	memset(&progress, 0, sizeof(progress));
+	rc = volume_ingest(volume, &options, &progress, &why);
+	object = ingest_json(&progress);
+	put_text(object, "name", call_text(call, "volume"));
+	json_object_set_new(object, "skipped_names", ingest.skipped);
+	json_object_set_new(call->result, "ingest", object);
+	rc = ingest_story(call, rc, why.message);
+	if (!rc && !call_flag(call, "no-seal"))
+		rc = seal(call, volume);
+	put_bool(object, "sealed", volume_row(volume)->sealed);
+	return rc;
+}
+
+int verb_dataset_ingest(struct verb_call *call)
+{
+	struct volume *volume;
+	int rc = check_source(call_text(call, "source"), call->error), closed;
+
+	if (!rc)
+		rc = ingest_target(call, &volume);
+	if (rc)
+		return rc;
+	rc = ingest_into(call, volume);
+	closed = volume_close(volume);
+	return rc ? rc : ingest_story(call, closed, "");
+}
+
+/* --- verify ------------------------------------------------------------------------------ */
+
+static void verify_progress(void *data, uint64_t bytes, uint64_t total)
+{
+	struct verb_call *call = data;
+	json_t *progress = json_object();
+
+	put_text(progress, "what", "verify");
+	put_integer(progress, "done", bytes);
+	put_integer(progress, "total", total);
+	put_text(progress, "unit", "bytes");
+	call->reporter->progress(call->reporter, progress);
+	json_decref(progress);
+}
+
+static void verify_bad(void *data, const char *path, int error)
+{
+	struct verb_call *call = data;
+	char text[4400];
+
+	snprintf(text, sizeof(text), "%s: %s", *path ? path : "metadata", strerror(-error));
+	call->reporter->note(call->reporter, text);
+}
+
+static void put_verified(struct verb_call *call, const struct volume_verify_report *r)
+{
+	json_t *object = json_object();
+
+	put_text(object, "name", call_text(call, "volume"));
+	put_integer(object, "files", r->files);
+	put_integer(object, "directories", r->directories);
+	put_integer(object, "others", r->others);
+	put_integer(object, "bytes", r->bytes);
+	put_integer(object, "bad_files", r->bad_files);
+	put_integer(object, "bad_metadata", r->bad_metadata);
+	json_object_set_new(call->result, "verify", object);
+}
+
+int verb_dataset_verify(struct verb_call *call)
+{
+	struct volume_verify_options options = {
+		.progress = verify_progress, .bad = verify_bad, .data = call};
+	struct volume_verify_report report;
+	struct volume *volume;
+	struct volume_row row;
+	int rc = call_row(call, &row);
+
+	if (!rc)
+		rc = volume_open_id(call->volumes, row.id, &volume, call->error);
+	if (rc)
+		return rc;
+	memset(&report, 0, sizeof(report));
+	rc = volume_verify(volume, &options, &report, call->error);
+	put_verified(call, &report);
+	volume_close(volume);
+	if (!rc && report.bad_files + report.bad_metadata)
+		rc = error_set(call->error, -EIO, call_text(call, "volume"),
+			"%llu files cannot be read and %llu metadata rows are wrong; destroy it "
+			"and ingest it again",
+			(unsigned long long)report.bad_files,
+			(unsigned long long)report.bad_metadata);
+	return rc;
+}

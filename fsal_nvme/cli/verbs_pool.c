@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/* Verbs about a whole pool that is open: status, check. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/verb.h"
+
+static const char *const device_states[] = {
+	[DEVICE_ACTIVE] = "active", [DEVICE_MISSING] = "missing", [DEVICE_DROPPED] = "dropped"};
+
+/* --- advice ------------------------------------------------------------------------------ */
+
+static void advise(json_t *list, const char *next, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+static void advise(json_t *list, const char *next, const char *format, ...)
+{
+	json_t *row = json_object();
+	char what[400];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(what, sizeof(what), format, args);
+	va_end(args);
+	put_text(row, "what", what);
+	put_text(row, "next", next);
+	json_array_append_new(list, row);
+}
+
+static unsigned devices_away(const struct pool_status *s)
+{
+	unsigned away = 0;
+
+	for (unsigned i = 0; i < s->device_count; i++)
+		away += s->devices[i].state != DEVICE_ACTIVE;
+	return away;
+}
+
+static void advise_devices(json_t *list, const struct pool_status *s)
+{
+	for (unsigned i = 0; i < s->device_count; i++) {
+		const struct pool_device_status *d = &s->devices[i];
+		const char *path = d->path[0] ? d->path : "path not known";
+
+		if (d->state == DEVICE_MISSING)
+			advise(list, "attach it again, then look at the status once more",
+				"device %u (%s, domain %s) is missing", d->id, path, d->domain);
+		else if (d->state == DEVICE_DROPPED)
+			advise(list,
+				"look at the drive and its cabling (the kernel's log, smartctl); "
+				"what it held is rebuilt from the others when it is read",
+				"device %u (%s, domain %s) missed writes and is no longer used",
+				d->id, path, d->domain);
+		else if (d->read_errors + d->write_errors + d->checksum_errors)
+			advise(list,
+				"run `millrace pool check POOL --repair`, and watch this drive",
+				"device %u (%s) had %llu errors since opening, %llu blocks were "
+				"repaired",
+				d->id, path,
+				(unsigned long long)(d->read_errors + d->write_errors +
+						     d->checksum_errors),
+				(unsigned long long)d->repaired);
+	}
+}
+
+static bool domains_differ(const struct pool_status *s)
+{
+	for (unsigned i = 1; i < s->device_count; i++)
+		if (strcmp(s->devices[i].domain, s->devices[0].domain))
+			return true;
+	return false;
+}
+
+static void advise_safety(json_t *list, const struct pool_status *s)
+{
+	unsigned away = devices_away(s);
+
+	if (away > s->summary.parity)
+		advise(list, "attach missing devices; do not remove any",
+			"%u devices are gone, which is more than the %u of parity: new data is "
+			"safe, old data may be lost",
+			away, s->summary.parity);
+	else if (away)
+		advise(list, "bring devices back before more of them fail",
+			"%u of %u more devices may be lost", s->summary.parity - away,
+			s->summary.parity);
+	if (!s->domain_may_die && domains_differ(s))
+		advise(list,
+			"use more domains of equal size if one of them (a host, an enclosure) "
+			"must be able to fail",
+			"the loss of a whole domain would lose data");
+}
+
+static void advise_space(json_t *list, const struct pool_status *s)
+{
+	uint64_t total = s->usable > s->reserve ? s->usable - s->reserve : 0;
+
+	if (total && s->used > total / 100 * 95)
+		advise(list, "destroy datasets or shares, or delete files",
+			"the pool is nearly full");
+}
+
+json_t *pool_advice(const struct pool_status *s)
+{
+	json_t *list = json_array();
+
+	if (s->failure)
+		advise(list, "see the log for the cause, stop the server and start it again",
+			"the pool has stopped: %s", strerror(-s->failure));
+	advise_devices(list, s);
+	advise_safety(list, s);
+	advise_space(list, s);
+	return list;
+}
+
+/* --- status ------------------------------------------------------------------------------ */
+
+static json_t *device_json(const struct pool_device_status *d)
+{
+	json_t *row = json_object();
+
+	put_integer(row, "id", d->id);
+	put_text(row, "path", d->path);
+	put_text(row, "domain", d->domain);
+	json_object_set_new(row, "uuid", json_uuid(d->uuid));
+	put_text(row, "state", device_states[d->state]);
+	put_integer(row, "size", d->size);
+	put_integer(row, "slots", d->slots);
+	put_integer(row, "slots_used", d->slots_used);
+	put_integer(row, "read_errors", d->read_errors);
+	put_integer(row, "write_errors", d->write_errors);
+	put_integer(row, "checksum_errors", d->checksum_errors);
+	put_integer(row, "repaired", d->repaired);
+	return row;
+}
+
+static const char *health(const struct pool_status *s)
+{
+	if (s->failure)
+		return "failed";
+	return devices_away(s) || s->segments_degraded ? "degraded" : "healthy";
+}
+
+static void put_space(json_t *pool, const struct pool_status *s)
+{
+	uint64_t total = s->usable > s->reserve ? s->usable - s->reserve : 0;
+
+	put_integer(pool, "size", total);
+	put_integer(pool, "used", s->used);
+	put_integer(pool, "live", s->live);
+	put_integer(pool, "free", total > s->used ? total - s->used : 0);
+	put_integer(pool, "raw", s->raw);
+	put_integer(pool, "reserve", s->reserve);
+	put_integer(pool, "segments", s->segments);
+	put_integer(pool, "segments_open", s->segments_open);
+	put_integer(pool, "segments_degraded", s->segments_degraded);
+	put_integer(pool, "journal_size", s->journal_size);
+	put_integer(pool, "journal_used", s->journal_used);
+}
+
+json_t *pool_status_json(const struct pool_status *s)
+{
+	json_t *pool = json_object(), *devices = json_array();
+	char code[24];
+
+	snprintf(code, sizeof(code), "%u+%u", s->summary.data, s->summary.parity);
+	put_text(pool, "name", s->summary.name);
+	json_object_set_new(pool, "uuid", json_uuid(s->summary.uuid));
+	put_text(pool, "health", health(s));
+	put_text(pool, "owner", s->summary.owner);
+	put_integer(pool, "epoch", s->summary.epoch);
+	put_integer(pool, "data", s->summary.data);
+	put_integer(pool, "parity", s->summary.parity);
+	put_text(pool, "code", code);
+	put_integer(pool, "devices_active", s->device_count - devices_away(s));
+	put_integer(pool, "device_count", s->device_count);
+	put_space(pool, s);
+	put_bool(pool, "domain_may_die", s->domain_may_die);
+	for (unsigned i = 0; i < s->device_count; i++)
+		json_array_append_new(devices, device_json(&s->devices[i]));
+	json_object_set_new(pool, "devices", devices);
+	json_object_set_new(pool, "advice", pool_advice(s));
+	return pool;
+}
+
+int verb_pool_status(struct verb_call *call)
+{
+	struct pool_status *status = malloc(sizeof(*status));
+	json_t *pool;
+
+	if (!status)
+		return -ENOMEM;
+	pool_status(call->pool, status);
+	pool = pool_status_json(status);
+	put_text(pool, "state",
+		call->host                 ? "served"
+		: status->summary.exported ? "exported"
+		: status->summary.open     ? "not closed"
+					   : "idle");
+	put_bool(pool, "read_only", call->host && status->read_only);
+	json_object_set_new(call->result, "pool", pool);
+	free(status);
+	return 0;
+}
+
+int verb_control_stop(struct verb_call *call)
+{
+	if (!call_flag(call, "stop"))
+		return error_set(
+			call->error, -EBUSY, pool_name(call->pool), "it is served already");
+	if (!call->host || !call->host->stop)
+		return error_set(call->error, -EOPNOTSUPP, pool_name(call->pool),
+			"what has it open cannot be stopped this way");
+	call->host->stop(call->host->data);
+	return 0;
+}
+
+/* --- check ------------------------------------------------------------------------------- */
+
+struct check {
+	struct verb_call *call;
+	struct pool_check_report report;
+	struct volume_verify_report verified;
+	const char *volume;
+};
+
+static void check_progress(void *data, uint64_t done, uint64_t total)
+{
+	struct check *check = data;
+	json_t *progress = json_object();
+
+	put_text(progress, "what", check->volume ? check->volume : "segments");
+	put_integer(progress, "done", done);
+	put_integer(progress, "total", total);
+	put_text(progress, "unit", check->volume ? "bytes" : "steps");
+	check->call->reporter->progress(check->call->reporter, progress);
+	json_decref(progress);
+}
+
+static void check_bad(void *data, const char *path, int error)
+{
+	struct check *check = data;
+	char text[4400];
+
+	snprintf(text, sizeof(text), "%s/%s:%s%s: %s", pool_name(check->call->pool), check->volume,
+		*path ? " " : " metadata", path, strerror(-error));
+	check->call->reporter->note(check->call->reporter, text);
+}
+
+static int check_volume(struct check *check, const struct volume_row *row)
+{
+	struct volume_verify_options options = {
+		.progress = check_progress, .bad = check_bad, .data = check};
+	struct volume_verify_report report;
+	struct verb_call *call = check->call;
+	struct volume *volume;
+	uint64_t wrong = 0;
+	int rc = volume_open_id(call->volumes, row->id, &volume, call->error);
+
+	if (rc)
+		return rc;
+	check->volume = row->name;
+	memset(&report, 0, sizeof(report));
+	rc = volume_verify(volume, &options, &report, call->error);
+	if (!rc && !call->host)
+		rc = volume_check_live(volume, &wrong);
+	check->report.wrong_live += wrong;
+	check->verified.files += report.files;
+	check->verified.bytes += report.bytes;
+	check->verified.bad_files += report.bad_files;
+	check->verified.bad_metadata += report.bad_metadata;
+	volume_close(volume);
+	return rc;
+}
+
+static int next_row(struct verb_call *call, uint32_t id, struct volume_row *row)
+{
+	struct txn *view;
+	int rc = view_begin(pool_env(call->pool), &view);
+
+	if (rc)
+		return rc;
+	rc = volume_row_next(view, id, row);
+	txn_abort(view);
+	return rc;
+}
+
+static int check_volumes(struct check *check)
+{
+	struct volume_row row;
+	uint32_t id = 1;
+	int rc = 0;
+
+	while (!rc && !(rc = next_row(check->call, id, &row))) {
+		id = row.id + 1;
+		if (!row.destroying)
+			rc = check_volume(check, &row);
+	}
+	return rc == -ENOENT ? 0 : rc;
+}
+
+static void put_report(json_t *result, const struct check *check)
+{
+	json_t *report = json_object();
+
+	put_integer(report, "segments", check->report.segments);
+	put_integer(report, "blocks", check->report.blocks);
+	put_integer(report, "bad_blocks", check->report.bad_blocks);
+	put_integer(report, "repaired_blocks", check->report.repaired_blocks);
+	put_integer(report, "lost_blocks", check->report.lost_blocks);
+	put_integer(report, "missing_chunks", check->report.missing_chunks);
+	put_integer(report, "wrong_live", check->report.wrong_live);
+	put_integer(report, "files", check->verified.files);
+	put_integer(report, "bytes", check->verified.bytes);
+	put_integer(report, "bad_files", check->verified.bad_files);
+	put_integer(report, "bad_metadata", check->verified.bad_metadata);
+	json_object_set_new(result, "check", report);
+}
+
+static int judge(struct verb_call *call, const struct check *check)
+{
+	const struct pool_check_report *r = &check->report;
+	const char *name = pool_name(call->pool);
+
+	if (check->verified.bad_files)
+		return error_set(call->error, -EIO, name,
+			"%llu files cannot be read any more; restore them from elsewhere",
+			(unsigned long long)check->verified.bad_files);
+	if (r->lost_blocks)
+		return error_set(call->error, -EIO, name,
+			"%llu blocks cannot be rebuilt, but every file can be read: run it with "
+			"--repair, then again",
+			(unsigned long long)r->lost_blocks);
+	if (r->wrong_live || check->verified.bad_metadata)
+		return error_set(call->error, -EIO, name,
+			"its metadata contradict each other in %llu places; please report this, "
+			"and copy what it holds to another pool",
+			(unsigned long long)(r->wrong_live + check->verified.bad_metadata));
+	if (r->bad_blocks > r->repaired_blocks)
+		return error_set(call->error, -EIO, name,
+			"%llu blocks are bad, all of them can be rebuilt: run it with --repair",
+			(unsigned long long)(r->bad_blocks - r->repaired_blocks));
+	return 0;
+}
+
+int verb_pool_check(struct verb_call *call)
+{
+	struct check check = {.call = call};
+	int rc = pool_check(call->pool, call_flag(call, "repair"), &check.report, check_progress,
+		&check, call->error);
+
+	if (!rc)
+		rc = check_volumes(&check);
+	put_report(call->result, &check);
+	return rc ? rc : judge(call, &check);
+}

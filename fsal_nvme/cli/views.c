@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/* Which fields of a result are shown as text, and how. JSON has all of them. */
+#include "cli/command.h"
+
+#define END                            \
+	{                              \
+		NULL, NULL, FIELD_TEXT \
+	}
+
+static const struct field pools[] = {
+	{"name", "POOL", FIELD_TEXT},
+	{"state", "STATE", FIELD_TEXT},
+	{"health", "HEALTH", FIELD_TEXT},
+	{"code", "CODE", FIELD_TEXT},
+	{"devices", "DEVICES", FIELD_TEXT},
+	{"size", "SIZE", FIELD_BYTES},
+	{"used", "USED", FIELD_BYTES},
+	{"free", "FREE", FIELD_BYTES},
+	{"owner", "OWNER", FIELD_TEXT},
+	END,
+};
+static const struct field importable[] = {
+	{"name", "POOL", FIELD_TEXT},
+	{"uuid", "UUID", FIELD_TEXT},
+	{"code", "CODE", FIELD_TEXT},
+	{"devices", "DEVICES", FIELD_TEXT},
+	{"state", "STATE", FIELD_TEXT},
+	{"owner", "OWNER", FIELD_TEXT},
+	END,
+};
+static const struct field pool[] = {
+	{"name", "pool", FIELD_TEXT},
+	{"uuid", "uuid", FIELD_TEXT},
+	{"state", "state", FIELD_TEXT},
+	{"health", "health", FIELD_TEXT},
+	{"owner", "owner", FIELD_TEXT},
+	{"code", "code", FIELD_TEXT},
+	{"domain_may_die", "a domain may die", FIELD_BOOL},
+	{"read_only", "read-only", FIELD_BOOL},
+	{"size", "size", FIELD_BYTES},
+	{"used", "used", FIELD_BYTES},
+	{"live", "live", FIELD_BYTES},
+	{"free", "free", FIELD_BYTES},
+	{"segments", "segments", FIELD_NUMBER},
+	{"segments_degraded", "degraded segments", FIELD_NUMBER},
+	{"journal_size", "journal", FIELD_BYTES},
+	{"journal_used", "journal in use", FIELD_BYTES},
+	{"epoch", "epoch", FIELD_NUMBER},
+	END,
+};
+static const struct field devices[] = {
+	{"id", "ID", FIELD_NUMBER},
+	{"state", "STATE", FIELD_TEXT},
+	{"size", "SIZE", FIELD_BYTES},
+	{"slots_used", "USED", FIELD_NUMBER},
+	{"slots", "SLOTS", FIELD_NUMBER},
+	{"read_errors", "READ", FIELD_NUMBER},
+	{"write_errors", "WRITE", FIELD_NUMBER},
+	{"checksum_errors", "CKSUM", FIELD_NUMBER},
+	{"repaired", "REPAIRED", FIELD_NUMBER},
+	{"domain", "DOMAIN", FIELD_TEXT},
+	{"path", "PATH", FIELD_TEXT},
+	END,
+};
+static const struct field advice[] = {
+	{"what", "what", FIELD_TEXT},
+	{"next", "to do", FIELD_TEXT},
+	END,
+};
+static const struct field all_advice[] = {
+	{"pool", "pool", FIELD_TEXT},
+	{"what", "what", FIELD_TEXT},
+	{"next", "to do", FIELD_TEXT},
+	END,
+};
+static const struct field check[] = {
+	{"segments", "segments", FIELD_NUMBER},
+	{"blocks", "blocks", FIELD_NUMBER},
+	{"bad_blocks", "bad blocks", FIELD_NUMBER},
+	{"repaired_blocks", "repaired blocks", FIELD_NUMBER},
+	{"lost_blocks", "lost blocks", FIELD_NUMBER},
+	{"missing_chunks", "missing chunks", FIELD_NUMBER},
+	{"wrong_live", "wrong counters", FIELD_NUMBER},
+	{"files", "files", FIELD_NUMBER},
+	{"bytes", "bytes of files", FIELD_BYTES},
+	{"bad_files", "bad files", FIELD_NUMBER},
+	{"bad_metadata", "bad metadata", FIELD_NUMBER},
+	END,
+};
+static const struct field properties[] = {
+	{"property", "PROPERTY", FIELD_TEXT},
+	{"value", "VALUE", FIELD_TEXT},
+	{"source", "SOURCE", FIELD_TEXT},
+	END,
+};
+static const struct field ingest[] = {
+	{"name", "dataset", FIELD_TEXT},
+	{"files", "files", FIELD_NUMBER},
+	{"directories", "directories", FIELD_NUMBER},
+	{"links", "hard links", FIELD_NUMBER},
+	{"others", "others", FIELD_NUMBER},
+	{"bytes", "bytes", FIELD_BYTES},
+	{"present", "there already", FIELD_NUMBER},
+	{"skipped", "skipped", FIELD_NUMBER},
+	{"sealed", "sealed", FIELD_BOOL},
+	END,
+};
+static const struct field datasets[] = {
+	{"name", "DATASET", FIELD_TEXT},
+	{"used", "USED", FIELD_BYTES},
+	{"sealed", "SEALED", FIELD_BOOL},
+	{"created", "CREATED", FIELD_TIME},
+	{"clients", "CLIENTS", FIELD_TEXT},
+	END,
+};
+static const struct field shares[] = {
+	{"name", "SHARE", FIELD_TEXT},
+	{"used", "USED", FIELD_BYTES},
+	{"created", "CREATED", FIELD_TIME},
+	{"clients", "CLIENTS", FIELD_TEXT},
+	END,
+};
+static const struct field verify[] = {
+	{"name", "dataset", FIELD_TEXT},
+	{"files", "files", FIELD_NUMBER},
+	{"directories", "directories", FIELD_NUMBER},
+	{"others", "others", FIELD_NUMBER},
+	{"bytes", "bytes", FIELD_BYTES},
+	{"bad_files", "bad files", FIELD_NUMBER},
+	{"bad_metadata", "bad metadata", FIELD_NUMBER},
+	END,
+};
+
+#define NO_POOLS "No pools are known here: `millrace pool import` looks for some."
+
+const struct view view_table[] = {
+	{"pool", "list", "pools", NULL, NO_POOLS, pools, false},
+	{"pool", "import", "pools", NULL, "No device holds a pool.", importable, false},
+	{"pool", "status", "pool", NULL, NULL, pool, false},
+	{"pool", "status", "pool.devices", "", NULL, devices, false},
+	{"pool", "status", "pool.advice", "", "\nNothing is to be done.", advice, true},
+	{"pool", "get", "properties", NULL, "No properties.", properties, false},
+	{"pool", "check", "check", NULL, NULL, check, false},
+	{"dataset", "ingest", "ingest", NULL, NULL, ingest, false},
+	{"dataset", "list", "datasets", NULL, "No datasets.", datasets, false},
+	{"dataset", "get", "properties", NULL, "No properties.", properties, false},
+	{"dataset", "verify", "verify", NULL, NULL, verify, false},
+	{"share", "list", "shares", NULL, "No shares.", shares, false},
+	{"share", "get", "properties", NULL, "No properties.", properties, false},
+	{"status", NULL, "pools", NULL, NO_POOLS, pools, false},
+	{"status", NULL, "advice", "", NULL, all_advice, true},
+	{NULL, NULL, NULL, NULL, NULL, NULL, false},
+};

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * Permission to change a directory. Ganesha checks what happens to a file by its attributes, and
+ * leaves names to file systems that act as the caller: no other check stands before ours. The
+ * caller is op_ctx->creds, as squashed.
+ */
+#include "export/internal.h"
+
+#include <errno.h>
+#include <sys/stat.h>
+
+static fsal_status_t access_mode(struct handle *handle, fsal_accessflags_t wanted)
+{
+	return handle->obj.obj_ops->test_access(&handle->obj, wanted, NULL, NULL, false);
+}
+
+fsal_status_t access_directory(struct handle *dir)
+{
+	return access_mode(dir, FSAL_MODE_MASK_SET(FSAL_W_OK) | FSAL_MODE_MASK_SET(FSAL_X_OK));
+}
+
+static bool is_owner(const struct volume_attributes *attributes)
+{
+	return attributes->uid == op_ctx->creds.caller_uid;
+}
+
+static bool is_superuser(void)
+{
+	struct fsal_export *export = op_ctx->fsal_export;
+
+	return export->exp_ops.is_superuser(export, &op_ctx->creds);
+}
+
+fsal_status_t access_remove(struct handle *dir, const char *name)
+{
+	struct volume_attributes parent, victim;
+	int r = volume_getattr(volume_of(dir), dir->ino, &parent);
+
+	if (r || !(parent.mode & S_ISVTX) || is_superuser() || is_owner(&parent))
+		return status_out(r);
+	r = volume_lookup(volume_of(dir), dir->ino, name, &victim);
+	if (r == -ENOENT)
+		return status_out(0);
+	return status_out(!r && !is_owner(&victim) ? -EPERM : r);
+}

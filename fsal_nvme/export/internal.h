@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * Ganesha's FSAL calls as calls of volumes: `FSAL { Name = NVME; }`. Translation only; what is true
+ * of files is decided in volume/. Read main.c first (life of the module), then exports.c (what is
+ * exported), export.c, handle.c, and the operations: attributes.c, name.c, file.c, io.c.
+ *
+ * Ganesha's structs are embedded, and recovered from a pointer to them by the ..._of() functions.
+ * `op_ctx`, the request that this thread works for, is read in the outermost functions only.
+ *
+ * What lives how long. A `served` volume lives as long as its export or any object of it; an object
+ * as long as ganesha's cache keeps it; a file of the volume in memory as long as an object or an
+ * open state refers to it. Requests under way hold their object and their export.
+ *
+ * What is durable when. An operation that changes names or attributes is done in memory and takes a
+ * hold on the reply (hold.c), as do COMMIT and stable WRITE: no worker waits for the journal.
+ */
+#ifndef MILLRACE_EXPORT_INTERNAL_H
+#define MILLRACE_EXPORT_INTERNAL_H
+
+#include "config.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Ganesha has a struct pool of its own. */
+#define pool ganesha_pool
+#define pool_destroy ganesha_pool_destroy
+#include "fsal.h"
+#include "fsal_api.h"
+#include "FSAL/fsal_commonlib.h"
+#undef pool
+#undef pool_destroy
+
+#include "common/error.h"
+#include "device/device.h"
+#include "pool/pool.h"
+#include "volume/volume.h"
+
+/* --- main.c: the module -------------------------------------------------------------------- */
+
+struct control;
+
+/* The block NVME { } of the configuration; strings belong to ganesha. */
+struct nvme_options {
+	char *pool;
+	char *devices; /* absolute paths, separated by colons; a colon before no '/' is of the path
+			*/
+	char *host; /* NULL: the host's name */
+	char *run_dir; /* of the lock and the control socket */
+	char *state_dir;
+	char *scratch_dir; /* NULL: the pool's default */
+	bool force, owner_dead; /* as in struct pool_open_options */
+	uint64_t row_memory, page_cache, metadata_limit, buffer_memory; /* bytes; 0: the default */
+	uint32_t streams; /* 0: the default */
+	uint32_t drain_seconds;
+};
+
+struct nvme_module {
+	struct fsal_module fsal;
+	struct fsal_obj_ops obj_ops;
+	struct nvme_options options;
+	int lock_fd; /* the host's lock on the pool */
+	struct engine *engine;
+	struct pool *pool;
+	struct volumes *volumes;
+	struct control *control;
+};
+/* The one that ganesha loaded. All of it is set before the first export and stays. */
+extern struct nvme_module nvme;
+
+/* What tells apart the states in which unstable writes may have been lost. */
+void write_verifier(uint64_t losses, verifier4 verifier);
+
+/* --- log.c: the log of the layers below goes into ganesha's -------------------------------- */
+
+void log_start(void);
+
+/* --- watch.c: against serving what another host owns --------------------------------------- */
+
+void watch_start(void);
+void watch_stop(void);
+
+/* --- served.c: volumes in use -------------------------------------------------------------- */
+
+struct served {
+	struct volume *volume;
+	uint32_t id; /* of the volume */
+	_Atomic unsigned refs;
+	struct served *next; /* all of them */
+};
+
+/* Opens the volume of this name, with one reference. */
+int served_get(const char *name, struct served **served, struct error *error);
+void served_ref(struct served *served);
+/* The last one closes the volume, which may wait for its pending writes. */
+void served_put(struct served *served);
+/* volume_file_put(), except after served_freeze(). NULL is allowed. */
+void served_put_file(struct volume_file *file);
+/* Waits until the volume is closed. -EBUSY after `seconds`. */
+int served_wait_gone(uint32_t volume, unsigned seconds);
+/* Commits what is pending everywhere; the first error. */
+int served_sync_all(void);
+/*
+ * From here on files and volumes are not let go of any more: ganesha's cache may drop objects
+ * until the process ends, also while the pool is being closed below it.
+ */
+void served_freeze(void);
+
+/* --- exports.c: EXPORT blocks from rows and properties ------------------------------------- */
+
+/* All volumes that are to be exported. One that cannot be is logged and left out. */
+int exports_add_all(void);
+/* For a new volume, a dataset that was sealed, changed properties; there may be an export already.
+ * A dataset that is not sealed has none. */
+int export_refresh(const struct volume_row *row, struct error *error);
+/* Returns when nobody uses the volume any more. -EBUSY when that takes too long. */
+int export_withdraw(const struct volume_row *row, struct error *error);
+
+/* --- export.c ------------------------------------------------------------------------------ */
+
+struct nvme_export {
+	struct fsal_export export;
+	struct served *served;
+	bool (*supports)(struct fsal_export *, fsal_fsinfo_options_t); /* ganesha's default */
+};
+
+static inline struct nvme_export *export_of(struct fsal_export *export)
+{
+	return container_of(export, struct nvme_export, export);
+}
+
+fsal_status_t export_create(struct fsal_module *module, void *node, struct config_error_type *err,
+	const struct fsal_up_vector *up);
+
+/* --- handle.c: objects --------------------------------------------------------------------- */
+
+struct handle {
+	struct fsal_obj_handle obj;
+	struct served *served;
+	uint64_t ino;
+	uint8_t wire[VOLUME_HANDLE_SIZE]; /* on the wire, and the key in ganesha's cache */
+	struct fsal_share share; /* obj.obj_lock */
+	struct volume_file *_Atomic file; /* NULL until it is needed */
+};
+
+static inline struct handle *handle_of(struct fsal_obj_handle *obj)
+{
+	return container_of(obj, struct handle, obj);
+}
+
+static inline struct volume *volume_of(const struct handle *handle)
+{
+	return handle->served->volume;
+}
+
+/* A fresh object; `out`, ganesha's attributes of it, may be NULL. */
+struct handle *handle_new(struct fsal_export *export, struct served *served,
+	const struct volume_attributes *attributes, struct fsal_attrlist *out);
+void handle_release(struct fsal_obj_handle *obj);
+/* The file in memory, as long as the handle lives. -ESTALE. */
+int handle_file(struct handle *handle, struct volume_file **file);
+void handle_ops(struct fsal_obj_ops *ops);
+
+/* --- attributes.c -------------------------------------------------------------------------- */
+
+#define NVME_ATTRIBUTES (ATTRS_POSIX | ATTR_CREATION)
+
+object_file_type_t type_out(enum volume_type type);
+fsal_fsid_t fsid_out(const struct served *served);
+/* NULL is allowed. */
+void attributes_out(const struct served *served, const struct volume_attributes *attributes,
+	struct fsal_attrlist *out);
+void attributes_in(const struct fsal_attrlist *in, struct volume_set *set);
+/* Reads them; an error is kept in `out` where the caller asked for that. `out` may be NULL. */
+fsal_status_t attributes_get(struct handle *handle, struct fsal_attrlist *out);
+void attribute_ops(struct fsal_obj_ops *ops);
+
+/* --- access.c: what ganesha leaves to the FSAL --------------------------------------------- */
+
+/* The caller may make, take or replace names in the directory. */
+fsal_status_t access_directory(struct handle *dir);
+/* And may take this one away (the sticky bit). `dir` was checked. */
+fsal_status_t access_remove(struct handle *dir, const char *name);
+
+/* --- name.c, file.c, io.c ------------------------------------------------------------------ */
+
+void name_ops(struct fsal_obj_ops *ops);
+void file_ops(struct fsal_obj_ops *ops);
+void io_ops(struct fsal_obj_ops *ops);
+
+/* A directory whose names change: one at a time, so that `pre` and `post`, its change attribute
+ * before and after, belong to this change alone. Both may be NULL. */
+void directory_begin(struct handle *dir, struct fsal_attrlist *pre);
+void directory_end(struct handle *dir, struct fsal_attrlist *post);
+/* What a new object is to be: as `attributes` says, else the caller's; a set-gid directory gives
+ * its group. */
+int new_object(struct handle *dir, enum volume_type type, const struct fsal_attrlist *attributes,
+	struct volume_new *new);
+
+/* An open file, as ganesha's state says it. */
+struct open_state {
+	struct state_t state;
+	fsal_openflags_t flags;
+	struct volume_file *file; /* open; NULL: it is not */
+};
+struct state_t *state_new(
+	struct fsal_export *export, enum state_type type, struct state_t *related);
+/* Whether a share reservation forbids I/O without a state. */
+fsal_status_t share_check(struct handle *handle, fsal_openflags_t flags, bool bypass);
+
+/* --- hold.c -------------------------------------------------------------------------------- */
+
+/* The reply of this request leaves when `lsn` is durable; 0: at once. */
+void hold_until_durable(uint64_t lsn);
+/* The reply leaves when all writes to the file that have returned are durable. */
+void hold_until_committed(struct volume_file *file);
+
+/* --- status.c ------------------------------------------------------------------------------ */
+
+/* Of a negative errno of the layers below, or 0. */
+fsal_status_t status_out(int error);
+nfsstat4 status_nfs(int error);
+
+#endif

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/* Volumes that are exported, and those whose last objects are still in ganesha's cache. */
+#include "export/internal.h"
+
+#include <errno.h>
+#include <time.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t gone = PTHREAD_COND_INITIALIZER;
+static struct served *first; /* lock */
+
+/* Readers put files and volumes; the writer forbids it for good. */
+static pthread_rwlock_t freeze_lock = PTHREAD_RWLOCK_INITIALIZER;
+static bool frozen; /* freeze_lock */
+
+int served_get(const char *name, struct served **served, struct error *error)
+{
+	struct served *new = gsh_calloc(1, sizeof(*new));
+	int r = volume_open(nvme.volumes, name, &new->volume, error);
+
+	if (r) {
+		gsh_free(new);
+		return r;
+	}
+	new->id = volume_row(new->volume)->id;
+	atomic_init(&new->refs, 1);
+	PTHREAD_MUTEX_lock(&lock);
+	new->next = first;
+	first = new;
+	PTHREAD_MUTEX_unlock(&lock);
+	*served = new;
+	return 0;
+}
+
+void served_ref(struct served *served)
+{
+	atomic_fetch_add(&served->refs, 1);
+}
+
+static void served_close(struct served *served)
+{
+	char name[POOL_VOLUME_NAME_MAX + 1];
+	struct served **at;
+	int r;
+
+	(void)snprintf(name, sizeof(name), "%s", volume_row(served->volume)->name);
+	r = volume_close(served->volume);
+	if (r)
+		LogCrit(COMPONENT_FSAL, "volume %s: closed with unwritten data: %s", name,
+			strerror(-r));
+	PTHREAD_MUTEX_lock(&lock);
+	for (at = &first; *at != served; at = &(*at)->next)
+		;
+	*at = served->next;
+	pthread_cond_broadcast(&gone);
+	PTHREAD_MUTEX_unlock(&lock);
+	gsh_free(served);
+}
+
+void served_put(struct served *served)
+{
+	if (atomic_fetch_sub(&served->refs, 1) != 1)
+		return;
+	PTHREAD_RWLOCK_rdlock(&freeze_lock);
+	if (!frozen)
+		served_close(served);
+	PTHREAD_RWLOCK_unlock(&freeze_lock);
+}
+
+void served_put_file(struct volume_file *file)
+{
+	PTHREAD_RWLOCK_rdlock(&freeze_lock);
+	if (!frozen)
+		volume_file_put(file);
+	PTHREAD_RWLOCK_unlock(&freeze_lock);
+}
+
+/* Under the lock. */
+static bool is_served(uint32_t volume)
+{
+	struct served *served = first;
+
+	while (served && served->id != volume)
+		served = served->next;
+	return served;
+}
+
+int served_wait_gone(uint32_t volume, unsigned seconds)
+{
+	struct timespec until;
+	int r = 0;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += seconds;
+	PTHREAD_MUTEX_lock(&lock);
+	while (!r && is_served(volume))
+		r = pthread_cond_timedwait(&gone, &lock, &until);
+	PTHREAD_MUTEX_unlock(&lock);
+	return r ? -EBUSY : 0;
+}
+
+int served_sync_all(void)
+{
+	int result = 0, r;
+
+	PTHREAD_MUTEX_lock(&lock);
+	for (struct served *served = first; served; served = served->next) {
+		r = volume_sync(served->volume);
+		result = result ? result : r;
+	}
+	PTHREAD_MUTEX_unlock(&lock);
+	return result;
+}
+
+void served_freeze(void)
+{
+	PTHREAD_RWLOCK_wrlock(&freeze_lock);
+	frozen = true;
+	PTHREAD_RWLOCK_unlock(&freeze_lock);
+}

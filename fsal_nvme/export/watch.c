@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * The watch: a server whose pool another host has taken over knows no truth any more. It ends
+ * without touching anything; its clients find the new owner at the service's address.
+ */
+#include "export/internal.h"
+
+#include <errno.h>
+#include <time.h>
+#include <unistd.h>
+
+#define TAKEN_STATUS 3
+
+static pthread_t thread;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
+static bool running; /* lock */
+
+static void wait_second(void)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec++;
+	pthread_cond_timedwait(&wake, &lock, &until);
+}
+
+static void *watch(void *data)
+{
+	SetNameFunction("nvme_watch");
+	PTHREAD_MUTEX_lock(&lock);
+	while (running) {
+		if (pool_failure(nvme.pool) == -ESTALE) {
+			LogCrit(COMPONENT_FSAL, "pool %s belongs to another host now: ending",
+				pool_name(nvme.pool));
+			_exit(TAKEN_STATUS);
+		}
+		wait_second();
+	}
+	PTHREAD_MUTEX_unlock(&lock);
+	return NULL;
+}
+
+void watch_start(void)
+{
+	running = true;
+	if (pthread_create(&thread, NULL, watch, NULL)) {
+		running = false;
+		LogCrit(COMPONENT_FSAL, "nobody watches who owns the pool");
+	}
+}
+
+void watch_stop(void)
+{
+	bool was;
+
+	PTHREAD_MUTEX_lock(&lock);
+	was = running;
+	running = false;
+	pthread_cond_signal(&wake);
+	PTHREAD_MUTEX_unlock(&lock);
+	if (was)
+		pthread_join(thread, NULL);
+}

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""Pools: made, looked at, given away and destroyed."""
+
+import os
+
+from conftest import DEGRADED, NOT_FOUND, REFUSED, contents
+
+
+def test_create_status_list(pool):
+    status = pool.json('pool', 'status', 'tank')['pool']
+    assert status['name'] == 'tank' and status['health'] == 'healthy'
+    assert status['state'] == 'idle' and (status['data'], status['parity']) == (2, 1)
+    assert [d['state'] for d in status['devices']] == ['active'] * 4
+    assert [d['path'] for d in status['devices']] == pool.devices_of_tank
+    assert status['advice'] == []
+    assert status['size'] > 0 and status['free'] <= status['size']
+    listed = pool.json('pool', 'list')['pools']
+    assert [p['name'] for p in listed] == ['tank']
+    assert 'tank' in pool('pool', 'list').stdout
+    assert 'Nothing is to be done' in pool('pool', 'status', 'tank').stdout
+
+
+def test_status_writes_nothing(pool):
+    before = contents(pool.devices_of_tank)
+    pool('pool', 'status', 'tank')
+    pool('pool', 'get', 'tank')
+    pool('share', 'list', 'tank')
+    pool('pool', 'check', 'tank')
+    assert contents(pool.devices_of_tank) == before
+
+
+def test_status_of_nothing(site):
+    answer = site.json('status')
+    assert answer['pools'] == [] and answer['degraded'] is False
+    assert 'No pools' in site('status').stdout
+
+
+def test_domains_are_kept(site):
+    devices = site.devices(4)
+    named = [f'{path}@host{i // 2}' for i, path in enumerate(devices)]
+    site('pool', 'create', 'tank', '--data', '1', '--parity', '1', '--cell', '4K', *named)
+    status = site.json('pool', 'status', 'tank')['pool']
+    assert [d['domain'] for d in status['devices']] == ['host0', 'host0', 'host1', 'host1']
+    assert status['domain_may_die'] is True
+
+
+def test_a_path_may_have_an_at_sign(site):
+    devices = [site.device(f'a@b{i}') for i in range(3)]
+    site('pool', 'create', 'tank', '--data', '2', '--parity', '1', '--cell', '4K', *devices)
+    status = site.json('pool', 'status', 'tank')['pool']
+    assert [d['path'] for d in status['devices']] == devices
+
+
+def test_a_missing_device_degrades(pool):
+    os.unlink(pool.devices_of_tank[1])
+    answer = pool.json('status', rc=DEGRADED)
+    assert answer['degraded'] is True
+    assert answer['pools'][0]['health'] == 'degraded'
+    assert any('device 1' in row['what'] for row in answer['advice'])
+    text = pool('status', rc=DEGRADED).stdout
+    assert 'degraded' in text and 'attach' in text
+    status = pool.json('pool', 'status', 'tank')['pool']
+    assert status['devices'][1]['state'] == 'missing'
+
+
+def test_too_many_missing_devices(pool):
+    for path in pool.devices_of_tank[:2]:
+        os.unlink(path)
+    error = pool.fails(1, 'pool', 'status', 'tank')
+    assert 'missing' in error['message']
+    answer = pool.json('status', rc=DEGRADED)
+    assert answer['pools'][0]['state'] == 'unavailable'
+
+
+def test_export_and_import(pool):
+    pool('share', 'create', 'tank/a')
+    pool('pool', 'export', 'tank')
+    pool.fails(NOT_FOUND, 'pool', 'status', 'tank')
+    listed = pool.json('pool', 'import', '--device-dir', pool.devices_dir)['pools']
+    assert [(p['name'], p['state'], p['devices_found']) for p in listed] == [('tank', 'exported', 4)]
+    error = pool.fails(REFUSED, 'share', 'create', 'tank/b', '--device-dir', pool.devices_dir)
+    assert 'import' in error['message']
+    pool('pool', 'import', 'tank', '--device-dir', pool.devices_dir)
+    assert [s['name'] for s in pool.json('share', 'list')['shares']] == ['tank/a']
+
+
+def test_import_rebuilds_what_is_remembered(pool):
+    os.unlink(pool.path('state', 'pools', 'tank.json'))
+    pool.fails(NOT_FOUND, 'pool', 'status', 'tank')
+    pool('pool', 'status', 'tank', '--device-dir', pool.devices_dir)
+    pool('pool', 'import', 'tank', '--device-dir', pool.devices_dir)
+    pool('pool', 'status', 'tank')
+
+
+def test_what_is_remembered_may_be_garbage(pool):
+    path = pool.path('state', 'pools', 'tank.json')
+    for garbage in (b'', b'{', b'[]', b'\xff\xfe', b'{"uuid":"x","devices":[1,{}]}',
+                    b'{"uuid":"00000000-0000-0000-0000-000000000000","devices":["/dev/null"]}'):
+        with open(path, 'wb') as file:
+            file.write(garbage)
+        pool.fails(NOT_FOUND, 'pool', 'status', 'tank')
+    pool('pool', 'import', 'tank', '--device-dir', pool.devices_dir)
+    pool('pool', 'status', 'tank')
+
+
+def test_devices_with_new_names_are_not_missing(pool):
+    moved = pool.path('elsewhere')
+    os.mkdir(moved)
+    for path in pool.devices_of_tank[:3]:
+        os.rename(path, os.path.join(moved, os.path.basename(path)))
+    pool('share', 'create', 'tank/a', '--device-dir', moved)
+    status = pool.json('pool', 'status', 'tank')['pool']
+    assert status['health'] == 'healthy' and status['devices'][0]['path'].startswith(moved)
+
+
+def test_another_hosts_pool(pool):
+    error = pool.fails(REFUSED, 'share', 'create', 'tank/a', '--host', 'other')
+    assert 'force' in error['message']
+    pool.fails(REFUSED, 'pool', 'import', 'tank', '--device-dir', pool.devices_dir, '--host', 'other')
+    status = pool.json('pool', 'status', 'tank', '--host', 'other')['pool']
+    assert status['state'] == 'other host'
+    pool('pool', 'import', 'tank', '--device-dir', pool.devices_dir, '--host', 'other', '--force')
+    pool('share', 'create', 'tank/a', '--host', 'other')
+    pool.fails(REFUSED, 'share', 'create', 'tank/b')
+
+
+def test_destroy_leaves_devices_free(pool):
+    pool.fails(REFUSED, 'pool', 'destroy', 'tank')
+    pool('pool', 'destroy', 'tank', '--yes')
+    pool.fails(NOT_FOUND, 'pool', 'status', 'tank')
+    assert pool.json('pool', 'import', '--device-dir', pool.devices_dir)['pools'] == []
+    pool('pool', 'create', 'again', '--data', '2', '--parity', '1', '--cell', '4K',
+         *pool.devices_of_tank)
+
+
+def test_big_devices_with_the_default_cell(site):
+    site('pool', 'create', 'big', '--data', '4', '--parity', '2',
+         *site.devices(6, size=1200 << 20))
+    assert site.json('pool', 'status', 'big')['pool']['size'] > 3 << 30
+
+
+def test_check(pool):
+    pool('share', 'create', 'tank/a')
+    report = pool.json('pool', 'check', 'tank')['check']
+    assert report['segments'] > 0 and report['bad_blocks'] == 0 and report['wrong_live'] == 0
+
+
+def test_check_finds_and_repairs(site):
+    devices = site.pool(data=2, parity=2, count=5)
+    site('dataset', 'ingest', 'tank/set', site.tree())
+    damage(devices[1])
+    report = site.json('pool', 'check', 'tank', rc=1)
+    assert report['check']['bad_blocks'] > 0 and '--repair' in report['error']['message']
+    assert report['check']['bad_files'] == 0 and any('checksums' in note for note in report['notes'])
+    report = site.json('pool', 'check', 'tank', '--repair')['check']
+    assert report['repaired_blocks'] > 0 and report['lost_blocks'] == 0
+    assert site.json('pool', 'check', 'tank')['check']['bad_blocks'] == 0
+    site('dataset', 'verify', 'tank/set')
+
+
+def damage(device):
+    """Every byte that is not zero, behind labels and journal, becomes another."""
+    with open(device, 'r+b') as file:
+        for at, data in contents([device])[device]:
+            for block in range(0, len(data), 4096):
+                place = at + block
+                if 17 << 20 <= place < os.path.getsize(device) - (2 << 20):
+                    file.seek(place)
+                    file.write(bytes(255 - b for b in data[block:block + 4096]))

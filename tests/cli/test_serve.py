@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""Serving, and the control socket: what the server hears, and what it survives."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+
+import pytest
+
+from conftest import NOT_FOUND, OK, REFUSED, wait_until
+
+
+class Raw:
+    """The control socket without the command."""
+
+    def __init__(self, site):
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(60)
+        self.socket.connect(site.path('run', 'tank.sock'))
+
+    def send(self, data):
+        self.socket.sendall(data)
+
+    def lines(self):
+        data = b''
+        while True:
+            more = self.socket.recv(65536)
+            if not more:
+                return [json.loads(line) for line in data.splitlines()]
+            data += more
+
+    def ask(self, data):
+        self.send(data)
+        return self.lines()[-1]
+
+
+def test_serve_and_stop(pool):
+    answer = pool.json('serve', 'tank')
+    assert answer['pid'] > 0
+    mode = os.stat(pool.path('run', 'tank.sock')).st_mode
+    assert stat.S_ISSOCK(mode) and stat.S_IMODE(mode) == 0o600
+    assert pool.json('pool', 'status', 'tank')['pool']['state'] == 'served'
+    assert pool.json('status')['pools'][0]['state'] == 'served'
+    pool.fails(REFUSED, 'serve', 'tank')
+    for verb in (('export', 'tank'), ('destroy', 'tank', '--yes'), ('import', 'tank')):
+        assert 'stop' in pool.fails(REFUSED, 'pool', *verb)['message']
+    pool('serve', 'tank', '--stop')
+    assert not os.path.exists(pool.path('run', 'tank.sock'))
+    assert pool.json('pool', 'status', 'tank')['pool']['state'] == 'idle'
+    pool.fails(NOT_FOUND, 'serve', 'tank', '--stop')
+
+
+def test_the_configuration(pool):
+    pool('serve', 'tank', '--listen', '127.0.0.1', '--port', '12345', '--lease', '10')
+    pool('serve', 'tank', '--stop')
+    path = pool.path('run', 'tank', 'ganesha.conf')
+    with open(path) as file:
+        text = file.read()
+    for part in ('Server_FSAL = NVME;', 'Bind_Addr = 127.0.0.1;', 'NFS_Port = 12345;',
+                 'Lease_Lifetime = 10;', 'Grace_Period = 15;', 'pool = "tank";',
+                 f'devices = "{":".join(pool.devices_of_tank)}";',
+                 f'Plugins_Dir = "{pool.path("build/lib/ganesha")}";'):
+        assert part in text
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    assert stat.S_IMODE(os.stat(os.path.dirname(path)).st_mode) == 0o700
+
+
+def test_foreground_becomes_the_server(pool):
+    process = subprocess.Popen(pool.argv('serve', 'tank', '--foreground'), stdout=subprocess.PIPE,
+                               text=True)
+    assert process.stdout.readline() == 'serving tank\n'
+    pool('share', 'create', 'tank/a')
+    assert process.stdout.readline() == 'added a\n'
+    process.terminate()
+    assert process.wait(60) == OK
+    process.stdout.close()
+
+
+def test_a_server_that_cannot_start_says_why(pool):
+    with open(pool.path('build/ganesha/prefix/bin/ganesha.nfsd.sh'), 'w') as file:
+        file.write('#!/bin/sh\necho cannot open the port >&2\nexit 2\n')
+        os.fchmod(file.fileno(), 0o755)
+    os.replace(file.name, pool.path('build/ganesha/prefix/bin/ganesha.nfsd'))
+    done = pool('serve', 'tank', rc=1)
+    assert 'cannot open the port' in done.stderr and 'exit 2' in done.stderr
+    answer = pool.json('serve', 'tank', rc=1)
+    assert answer['notes'] == ['cannot open the port']
+
+
+def test_a_server_that_does_not_come_up(pool):
+    with open(pool.path('build/ganesha/prefix/bin/new'), 'w') as file:
+        file.write('#!/bin/sh\necho waiting\nexec sleep 1000\n')
+        os.fchmod(file.fileno(), 0o755)
+    os.replace(file.name, pool.path('build/ganesha/prefix/bin/ganesha.nfsd'))
+    assert 'waiting' in pool('serve', 'tank', '--wait', '1', rc=7).stderr
+
+
+def test_no_server_is_built(pool):
+    os.unlink(pool.path('build/lib/ganesha/libfsalnvme.so'))
+    pool.fails(NOT_FOUND, 'serve', 'tank')
+
+
+def test_serving_what_is_not_ours(pool):
+    pool.fails(REFUSED, 'serve', 'tank', '--host', 'other')
+    pool.fails(NOT_FOUND, 'serve', 'none')
+    pool('pool', 'export', 'tank')
+    pool.fails(REFUSED, 'serve', 'tank', '--device-dir', pool.devices_dir)
+
+
+@pytest.mark.skipif(os.path.exists('/run/systemd/system'), reason='would enable a unit here')
+def test_enable_without_systemd(pool):
+    assert 'systemd' in pool.fails(1, 'serve', 'tank', '--enable')['object']
+
+
+def refuses(site):
+    try:
+        Raw(site).socket.close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def test_after_a_crash(pool):
+    pid = pool.json('serve', 'tank')['pid']
+    pool('share', 'create', 'tank/a')
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: refuses(pool), 'the server is dead')
+    assert pool.json('pool', 'status', 'tank')['pool']['state'] == 'not closed'
+    pool('share', 'create', 'tank/b')
+    assert len(pool.json('share', 'list')['shares']) == 2
+    pool('serve', 'tank')
+    assert len(pool.json('share', 'list')['shares']) == 2
+    pool('serve', 'tank', '--stop')
+
+
+# --- what the server hears ------------------------------------------------------------------------
+
+def test_the_server_hears_of_changes(served):
+    served('share', 'create', 'tank/a')
+    served('share', 'set', 'tank/a', 'nfs.clients=*:rw', 'comment=x')
+    served('dataset', 'ingest', 'tank/set', served.tree(), '--no-seal')
+    served('dataset', 'seal', 'tank/set')
+    served('dataset', 'seal', 'tank/set')
+    served('pool', 'set', 'tank', 'comment=y')
+    served('share', 'destroy', 'tank/a', '--yes')
+    assert served.log() == ['serving tank', 'added a', 'changed a comment=x', 'added set',
+                            'changed (pool) comment=y', 'removing a']
+
+
+def test_what_the_server_refuses_is_undone(served):
+    served('share', 'create', 'tank/a')
+    served('share', 'set', 'tank/a', 'comment=old')
+    served.fails(1, 'share', 'set', 'tank/a', 'lab:x=1', 'comment=refuse')
+    rows = {p['property']: p['value'] for p in served.json('share', 'get', 'tank/a')['properties']}
+    assert rows['comment'] == 'old' and 'lab:x' not in rows
+    assert served.log()[-1] == 'changed a comment=old'
+    served('share', 'create', 'tank/stuck')
+    served.fails(REFUSED, 'share', 'destroy', 'tank/stuck', '--yes')
+    assert len(served.json('share', 'list')['shares']) == 2
+
+
+def test_many_at_once(served):
+    processes = [subprocess.Popen(served.argv('share', 'create', f'tank/s{i}')) for i in range(12)]
+    assert [p.wait(60) for p in processes] == [OK] * 12
+    assert len(served.json('share', 'list')['shares']) == 12
+
+
+def test_many_at_once_on_an_idle_pool(pool):
+    processes = [subprocess.Popen(pool.argv('share', 'create', f'tank/s{i}')) for i in range(6)]
+    assert [p.wait(60) for p in processes] == [OK] * 6
+    assert len(pool.json('share', 'list')['shares']) == 6
+
+
+# --- what the socket survives ---------------------------------------------------------------------
+
+GOOD = b'{"schema":1,"verb":["share","list"],"args":{}}\n'
+
+
+@pytest.mark.parametrize('line', [
+    b'\n', b'{}\n', b'[]\n', b'null\n', b'\0\0\0\n', b'\xff\xfe\n', b'{"schema":2}\n', b'{"schema":1}\n',
+    b'{"schema":1,"verb":[]}\n', b'{"schema":1,"verb":"share"}\n', b'{"schema":1,"verb":[1,2],"args":{}}\n',
+    b'{"schema":1,"verb":["share","none"],"args":{}}\n', b'{"schema":1,"verb":["share","list"]}\n',
+    b'{"schema":1,"verb":["share","list"],"args":[]}\n',
+    b'{"schema":1,"verb":["share","list"],"args":{"none":1}}\n',
+    b'{"schema":1,"verb":["share","list"],"args":{"pool":1}}\n',
+    b'{"schema":1,"verb":["share","list","x"],"args":{}}\n',
+    b'{"schema":1,"verb":["share","create"],"args":{}}\n',
+    b'{"schema":1,"verb":["share","create"],"args":{"volume":"tank/a","mode":-1}}\n',
+    b'{"schema":1,"verb":["share","create"],"args":{"volume":"tank/a","mode":1e99}}\n',
+    b'{"schema":1,"verb":["share","set"],"args":{"volume":"tank/a","property":[]}}\n',
+    b'{"schema":1,"verb":["share","set"],"args":{"volume":"tank/a","property":["a",1]}}\n',
+    b'{"schema":1,"verb":["dataset","ingest"],"args":{"volume":"tank/a","source":"relative"}}\n',
+    b'{"schema":1,"schema":1,"verb":["share","list"],"args":{}}\n',
+    b'[' * 5000 + b'\n', b'"' + b'x' * 65000 + b'"\n', GOOD[:-2] + b'\n'],
+    ids=lambda line: line[:60].decode(errors='replace').strip())
+def test_garbage_is_answered(served, line):
+    answer = Raw(served).ask(line)
+    assert answer['schema'] == 1 and answer['error']['code'] == 'usage'
+    assert 'result' in Raw(served).ask(GOOD)
+
+
+def test_a_line_without_end(served):
+    raw = Raw(served)
+    raw.send(b'x' * 66000)
+    assert raw.lines()[-1]['error']['errno'] == 'EINVAL'
+
+
+def test_verbs_that_no_server_runs(served):
+    answer = Raw(served).ask(b'{"schema":1,"verb":["pool","destroy"],"args":{"pool":"tank"}}\n')
+    assert answer['error']['code'] == 'refused'
+    answer = Raw(served).ask(b'{"schema":1,"verb":["pool","status"],"args":{"pool":"other"}}\n')
+    assert answer['error']['code'] == 'not-found'
+
+
+def test_clients_that_leave(served):
+    for data in (b'', b'{', GOOD[:20], GOOD):
+        for _ in range(30):
+            raw = Raw(served)
+            raw.send(data)
+            raw.socket.close()
+    wait_until(lambda: 'result' in Raw(served).ask(GOOD), 'the server answers')
+
+
+def test_clients_that_say_nothing(served):
+    """They take all places, are sent away in the end, and the next is served."""
+    silent = [Raw(served) for _ in range(64)]
+    extra = Raw(served)
+    for raw in silent[::2]:
+        raw.send(b'{"schema"')
+    for raw in silent:
+        assert raw.lines()[-1]['error']['code'] == 'time-out'
+    assert 'result' in extra.ask(GOOD)
+
+
+def test_stopping_with_clients_that_say_nothing(pool):
+    pool('serve', 'tank')
+    silent = [Raw(pool) for _ in range(5)]
+    pool('serve', 'tank', '--stop')
+    for raw in silent:
+        raw.lines()
+
+
+def test_a_client_that_leaves_stops_its_ingest(served):
+    top = served.path('many')
+    os.mkdir(top)
+    for i in range(3000):
+        with open(os.path.join(top, f'f{i}'), 'wb') as file:
+            file.write(b'x' * 5000)
+    process = subprocess.Popen(served.argv('dataset', 'ingest', 'tank/set', top, '--threads', '1'),
+                               stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    wait_until(lambda: served.json('dataset', 'list')['datasets'], 'the ingest has begun')
+    process.kill()
+    process.wait()
+    served.run('dataset', 'ingest', 'tank/set', top, '--resume')
+    report = served.json('dataset', 'verify', 'tank/set')['verify']
+    assert report['files'] == 3000 and report['bad_files'] == 0
+
+
+def test_other_users_are_kept_out(served):
+    if os.geteuid() != 0:
+        pytest.skip('needs root')
+    for place in (served.root, os.path.dirname(served.root)):
+        while place not in ('/', '/tmp'):
+            os.chmod(place, 0o755)
+            place = os.path.dirname(place)
+    argv = ['setpriv', '--reuid=65534', '--regid=65534', '--clear-groups',
+            *served.argv('share', 'list', 'tank', '--json')]
+    done = subprocess.run(argv, capture_output=True, text=True)
+    assert done.returncode == 6 and json.loads(done.stdout)['error']['code'] == 'not-permitted'
+    os.chmod(served.path('run', 'tank.sock'), 0o666)
+    done = subprocess.run(argv, capture_output=True, text=True)
+    assert done.returncode == 6 and 'root' in json.loads(done.stdout)['error']['message']

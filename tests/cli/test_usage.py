@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""What is refused: bad arguments and bad devices, each with its exit code, and nothing changed."""
+
+import os
+import re
+import subprocess
+
+import pytest
+
+from conftest import NOT_FOUND, OK, REFUSED, ROOT, USAGE, contents
+
+
+@pytest.mark.parametrize('args', [
+    (), ('none',), ('pool',), ('pool', 'none'), ('pool', 'status'), ('pool', 'status', 'a', 'b'),
+    ('pool', 'status', 'a/b'), ('--none', 'status'), ('status', '--none'), ('status', 'x'),
+    ('pool', 'create', 'a', '--data'), ('pool', 'create', 'a', '--data', 'x', '--parity', '1', 'd'),
+    ('pool', 'create', 'a', '--data', '2', 'd'), ('pool', 'create', 'a', '--data', '2', '--parity', '1'),
+    ('share', 'create', 'p/a', '--mode', '0999'), ('share', 'create', 'p/a', '--mode', '10000'),
+    ('share', 'create', 'p/a', '--owner', 'nobody-of-this-name'),
+    ('serve', 'p', '--port', '65536'), ('serve', 'p', '--port', '0'), ('serve', 'p', '--listen', 'x'),
+    ('serve', 'p', '--stop', '--enable'), ('dataset', 'ingest', 'p/a'), ('share', 'set', 'p/a'),
+    ('status', '--host', 'x' * 64)])
+def test_usage(site, args):
+    error = site.fails(USAGE, *args)
+    assert error['code'] == 'usage' and error['errno'] == 'EINVAL'
+
+
+def test_bytes_that_are_no_utf8(site):
+    done = subprocess.run([os.fsencode(site.program), b'share', b'get', b'p/\xff', b'--json'],
+                          capture_output=True)
+    assert done.returncode == USAGE and b'UTF-8' in done.stdout
+
+
+def refused(site, rc, devices, *args, name='new'):
+    before = contents(devices)
+    error = site.fails(rc, 'pool', 'create', name, '--cell', '4K', *args)
+    assert contents(devices) == before
+    assert not os.path.exists(site.path('state', 'pools', f'{name}.json'))
+    return error
+
+
+@pytest.mark.parametrize('data,parity', [(0, 1), (2, 0), (3, 2), (31, 2), (33, 1)])
+def test_wrong_code(site, data, parity):
+    devices = site.devices(4)
+    refused(site, USAGE, devices, '--data', str(data), '--parity', str(parity), *devices)
+
+
+def test_wrong_cell(site):
+    devices = site.devices(4)
+    for cell in ('1', '4097', '12K', '8M', '4X', '-4K', '1T'):
+        site.fails(USAGE, 'pool', 'create', 'new', '--data', '2', '--parity', '1', '--cell', cell,
+                   *devices)
+
+
+CODE = ('--data', '2', '--parity', '1')
+
+
+def test_wrong_pool_names(site):
+    devices = site.devices(4)
+    for name in ('a/b', 'x' * 64, 'x' * 256, '.a', '1 a', ''):
+        before = contents(devices)
+        site.fails(USAGE, 'pool', 'create', name, *CODE, '--cell', '4K', *devices)
+        assert contents(devices) == before
+
+
+def test_a_device_too_small(site):
+    devices = site.devices(3) + [site.device('small', 1 << 20)]
+    error = refused(site, USAGE, devices, *CODE, *devices)
+    assert error['object'] == devices[3]
+
+
+def test_a_device_given_twice(site):
+    devices = site.devices(3)
+    os.link(devices[0], site.path('devices', 'hard'))
+    os.symlink(devices[1], site.path('devices', 'soft'))
+    for twice in (devices[0], site.path('devices', 'hard'), site.path('devices', 'soft')):
+        refused(site, USAGE, devices, *CODE, *devices, twice)
+
+
+def test_a_device_that_is_none(site):
+    devices = site.devices(3)
+    refused(site, NOT_FOUND, devices, *CODE, *devices, site.path('none'))
+    refused(site, USAGE, devices, *CODE, *devices, site.devices_dir)
+    refused(site, USAGE, devices, *CODE, *devices, '/dev/null')
+
+
+def test_a_device_of_another_pool(pool):
+    devices = pool.devices(3)
+    error = refused(pool, REFUSED, devices + pool.devices_of_tank, *CODE, *devices,
+                    pool.devices_of_tank[2])
+    assert error['object'] == pool.devices_of_tank[2] and 'tank' in error['message']
+    pool('pool', 'status', 'tank')
+    pool('pool', 'create', 'new', *CODE, '--cell', '4K', '--force', *devices, pool.devices_of_tank[2])
+    pool('pool', 'status', 'new')
+
+
+def test_a_device_with_a_file_system(site):
+    devices = site.devices(4)
+    subprocess.run(['/sbin/mkfs.ext4', '-q', devices[1]], check=True)
+    error = refused(site, REFUSED, devices, *CODE, *devices)
+    assert error['object'] == devices[1] and 'ext4' in error['message']
+    site('pool', 'create', 'new', '--cell', '4K', '--force', *CODE, *devices)
+    site('pool', 'status', 'new')
+
+
+def test_a_name_that_is_taken(pool):
+    devices = pool.devices(4)
+    before = contents(devices)
+    pool.fails(REFUSED, 'pool', 'create', 'tank', *CODE, '--cell', '4K', *devices)
+    assert contents(devices) == before
+
+
+def test_nothing_is_destroyed_unasked(pool):
+    pool('share', 'create', 'tank/a')
+    before = contents(pool.devices_of_tank)
+    for args in (('pool', 'destroy', 'tank'), ('share', 'destroy', 'tank/a'),
+                 ('dataset', 'destroy', 'tank/b')):
+        assert '--yes' in pool.fails(REFUSED, *args)['message']
+    assert contents(pool.devices_of_tank) == before
+
+
+def test_a_missing_device_directory(site):
+    site.fails(NOT_FOUND, 'pool', 'import', '--device-dir', site.path('none'))
+
+
+# --- help and the page ----------------------------------------------------------------------------
+
+def verbs(site):
+    """[(noun, verb or None)] as --help lists them."""
+    text = site('--help').stdout
+    found = re.findall(r'^  ([a-z]+)(?: ([a-z]+))?  +\S', text.split('\nOptions')[0], re.M)
+    return [(noun, verb or None) for noun, verb in found]
+
+
+def test_help_is_everywhere(site):
+    table = verbs(site)
+    assert len(table) >= 22 and ('pool', 'create') in table and ('status', None) in table
+    for noun, verb in table:
+        words = [noun, verb] if verb else [noun]
+        done = subprocess.run([site.program, *words, '--help'], capture_output=True, text=True)
+        assert done.returncode == OK and done.stdout.startswith(f'Usage: millrace {" ".join(words)}')
+        assert max(map(len, done.stdout.splitlines()[2:])) <= 100
+
+
+def page():
+    with open(os.path.join(ROOT, 'docs/man/millrace.8')) as file:
+        return file.read()
+
+
+def test_the_page_has_all_verbs_and_options(site):
+    text = page()
+    described_part = text.split('.Sh OPTIONS')[0]
+    described = {tuple(filter(None, match)) for match in
+                 re.findall(r'^\.It Cm ([a-z]+)(?: Cm ([a-z]+))?', described_part, re.M)}
+    assert described == {tuple(filter(None, pair)) for pair in verbs(site)}
+    for noun, verb in verbs(site):
+        words = [noun, verb] if verb else [noun]
+        usage = site(*words, '--help').stdout
+        for option in set(re.findall(r'^  --([a-z-]+)', usage, re.M)):
+            assert f'Fl -{option}' in text, f'{words} --{option}'

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""Datasets, shares and properties, on an idle pool and on a served one."""
+
+import os
+
+import pytest
+
+from conftest import NOT_FOUND, REFUSED, USAGE
+
+
+def properties(site, *args):
+    return {p['property']: p['value'] for p in site.json(*args)['properties']}
+
+
+def test_share(either):
+    either('share', 'create', 'tank/a', '--owner', '1000', '--group', '100', '--mode', '0770')
+    rows = either.json('share', 'list')['shares']
+    assert [row['name'] for row in rows] == ['tank/a'] and rows[0]['clients'] == ''
+    assert properties(either, 'share', 'get', 'tank/a', 'nfs.path', 'kind') == {
+        'nfs.path': '/tank/a', 'kind': 'share'}
+    either('share', 'destroy', 'tank/a', '--yes')
+    assert either.json('share', 'list', 'tank')['shares'] == []
+
+
+def test_names_are_one_space(either):
+    either('share', 'create', 'tank/a')
+    either.fails(REFUSED, 'share', 'create', 'tank/a')
+    either.fails(REFUSED, 'dataset', 'ingest', 'tank/a', either.tree())
+    for verb in ('seal', 'get', 'verify'):
+        assert 'share' in either.fails(NOT_FOUND, 'dataset', verb, 'tank/a')['message']
+    either.fails(NOT_FOUND, 'dataset', 'destroy', 'tank/a', '--yes')
+    either.fails(NOT_FOUND, 'share', 'get', 'tank/none')
+    either('share', 'get', 'tank/a')
+
+
+def test_export_ids_are_not_used_again(either):
+    ids = set()
+    for _ in range(3):
+        either('share', 'create', 'tank/a')
+        ids.add(properties(either, 'share', 'get', 'tank/a')['nfs.export'])
+        either('share', 'destroy', 'tank/a', '--yes')
+    assert len(ids) == 3
+
+
+def test_ingest_seals(either):
+    answer = either.json('dataset', 'ingest', 'tank/set', either.tree())['ingest']
+    assert answer['files'] == 20 and answer['directories'] == 2 and answer['sealed'] is True
+    assert answer['bytes'] == sum(i * 1000 for i in range(20))
+    assert either.json('dataset', 'list')['datasets'][0]['sealed'] is True
+    report = either.json('dataset', 'verify', 'tank/set')['verify']
+    assert report['files'] == 20 and report['bad_files'] == 0 and report['bytes'] > 0
+    either.fails(REFUSED, 'dataset', 'ingest', 'tank/set', either.tree('other'), '--resume')
+    either('dataset', 'destroy', 'tank/set', '--yes')
+    assert either.json('dataset', 'list')['datasets'] == []
+
+
+def test_ingest_in_parts(either):
+    first, second = either.tree('one', 5), either.tree('two', 9)
+    answer = either.json('dataset', 'ingest', 'tank/set', first, '--no-seal', '--threads', '2')
+    assert answer['ingest']['sealed'] is False
+    answer = either.json('dataset', 'ingest', 'tank/set', first, '--no-seal', '--resume')
+    assert answer['ingest']['files'] == 0 and answer['ingest']['present'] > 0
+    either.fails(REFUSED, 'dataset', 'ingest', 'tank/set', second)
+    either('dataset', 'seal', 'tank/set')
+    either('dataset', 'seal', 'tank/set')
+    assert properties(either, 'dataset', 'get', 'tank/set')['sealed'] == 'yes'
+
+
+def test_ingest_names_what_it_skips(either):
+    top = either.tree()
+    os.mkfifo(os.path.join(top, 'pipe'))
+    os.symlink('nowhere', os.path.join(top, 'dangling'))
+    with open(os.path.join(os.fsencode(top), b'bad\xff'), 'w') as file:
+        file.write('x')
+    answer = either.json('dataset', 'ingest', 'tank/set', top)['ingest']
+    assert answer['files'] == 21 and answer['skipped'] == len(answer['skipped_names'])
+
+
+def test_a_relative_directory_is_the_commands(either):
+    either.tree('here')
+    old = os.getcwd()
+    os.chdir(either.root)
+    try:
+        either('dataset', 'ingest', 'tank/set', 'here')
+    finally:
+        os.chdir(old)
+
+
+def test_ingest_of_a_missing_directory_makes_nothing(either):
+    either.fails(NOT_FOUND, 'dataset', 'ingest', 'tank/set', either.path('none'))
+    either.fails(USAGE, 'dataset', 'ingest', 'tank/set', __file__)
+    assert either.json('dataset', 'list')['datasets'] == []
+
+
+def test_properties(either):
+    either('share', 'create', 'tank/a')
+    assert properties(either, 'share', 'get', 'tank/a', 'nfs.squash') == {'nfs.squash': 'root'}
+    either('share', 'set', 'tank/a', 'nfs.clients=10.1.2.3/8:rw,192.168.0.1/32:ro,fe80::1/64:ro,*:ro',
+           'nfs.squash=none', 'comment=models = all', 'lab:owner=ann')
+    assert properties(either, 'share', 'get', 'tank/a', 'nfs.clients', 'nfs.squash', 'comment',
+                      'lab:owner') == {
+        'nfs.clients': '10.0.0.0/8:rw,192.168.0.1:ro,fe80::/64:ro,*:ro', 'nfs.squash': 'none',
+        'comment': 'models = all', 'lab:owner': 'ann'}
+    either('share', 'set', 'tank/a', 'nfs.clients=', 'lab:owner=')
+    assert properties(either, 'share', 'get', 'tank/a', 'nfs.clients') == {'nfs.clients': ''}
+    either.fails(NOT_FOUND, 'share', 'get', 'tank/a', 'lab:owner')
+    either('pool', 'set', 'tank', 'comment=first')
+    assert properties(either, 'pool', 'get', 'tank') == {'comment': 'first'}
+
+
+@pytest.mark.parametrize('assignment', [
+    'nfs.clients=10.0.0.0/8', 'nfs.clients=*', 'nfs.clients=*:rx', 'nfs.clients=10.0.0.0/33:ro',
+    'nfs.clients=host:ro', 'nfs.clients=,', 'nfs.clients=10.0.0.0/8:ro,10.1.0.0/8:rw',
+    'nfs.clients=1.2.3.4/:ro', 'nfs.clients=' + ','.join(['*:ro'] * 500), 'nfs.squash=some',
+    'nfs.squash', 'sealed=yes', '=x', 'comment=' + 'x' * 1001, 'comment=a\nb', 'A:b=x',
+    'a:' + 'b' * 62 + '=x'], ids=lambda text: ascii(text[:40]))
+def test_bad_properties(pool, assignment):
+    pool('share', 'create', 'tank/a')
+    error = pool.fails(USAGE, 'share', 'set', 'tank/a', 'comment=new', assignment)
+    assert error['code'] == 'usage'
+    assert properties(pool, 'share', 'get', 'tank/a', 'comment') == {'comment': ''}
+
+
+@pytest.mark.parametrize('name', ['tank/a/b', 'tank/', 'tank', '/a', 'tank/..', 'tank/.a', 'tank/-a',
+                                  'tank/a b', 'tank/' + 'x' * 64, 'tank/' + 'x' * 256,
+                                  'x' * 256 + '/a', 'tank/ä'],
+                         ids=lambda text: f'{ascii(text[:10])}{len(text)}')
+def test_bad_names(either, name):
+    assert either.fails(USAGE, 'share', 'create', name)['code'] == 'usage'
+    either.fails(USAGE, 'dataset', 'ingest', name, either.tree())
+    assert either.json('share', 'list')['shares'] == []
+    assert either.json('dataset', 'list')['datasets'] == []
+
+
+def test_a_full_pool(either):
+    """ENOSPC names what to do; the space comes back, and a smaller dataset fits."""
+    size = either.json('pool', 'status', 'tank')['pool']['size']
+    top = either.path('big')
+    os.mkdir(top)
+    for i in range(16):
+        with open(os.path.join(top, f'f{i}'), 'wb') as file:
+            file.write(os.urandom(size // 8))
+    error = either.json('dataset', 'ingest', 'tank/set', top, rc=1)['error']
+    assert error['errno'] == 'ENOSPC' and 'destroy' in error['message']
+    either('dataset', 'destroy', 'tank/set', '--yes')
+    either('dataset', 'ingest', 'tank/small', either.tree())
+    either('dataset', 'verify', 'tank/small')

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""Two of the six devices of a 4+2 pool are lost."""
+
+import os
+import random
+
+import pytest
+
+from harness.mounted import Mounted
+from harness.tree import describe, make_tree
+
+pytestmark = pytest.mark.millrace
+
+
+@pytest.fixture
+def site(make_site):
+    """A pool of the test's own, since it is hurt."""
+    site = make_site()
+    yield site
+    site.close()
+
+
+def lose(site, *devices):
+    """The server dies, devices go, it comes back."""
+    site.server.kill9()
+    for device in devices:
+        site.pool.lose_device(device)
+    site.server.start()
+
+
+def write(path, name, seed):
+    with open(f'{path}/{name}', 'wb') as file:
+        file.write(random.Random(seed).randbytes(9999999))
+        os.fsync(file.fileno())
+
+
+def intact(path, name, seed):
+    with open(f'{path}/{name}', 'rb') as file:
+        return file.read() == random.Random(seed).randbytes(9999999)
+
+
+def test_a_dataset_outlives_two_devices(client, site, tmp_path):
+    make_tree(tmp_path)
+    site.pool.ingest('everything', tmp_path)
+    dataset = Mounted(client, site, 'everything').mount()
+    lose(site, 1, 4)
+    client.drop_caches()
+    found = dataset.call(describe, timeout=600)
+    wanted = describe(tmp_path)
+    dataset.close()
+    assert [path for path in sorted({*wanted, *found}) if wanted.get(path) != found.get(path)] == []
+
+
+def test_a_share_outlives_two_devices(site, share):
+    share.call(write, 'file', 1)
+    lose(site, 0, 5)
+    share.remount()
+    assert share.call(intact, 'file', 1, timeout=600)
+
+
+def test_a_share_can_be_written_with_two_devices_lost(site, share):
+    lose(site, 2, 3)
+    share.call(write, 'file', 2, timeout=600)
+    site.server.kill9()
+    site.server.start()
+    share.remount()
+    assert share.call(intact, 'file', 2, timeout=600)
+
+
+def test_what_was_written_with_two_devices_lost_outlives_two_more(site, share):
+    """Rows written with four devices have two data cells and two parity cells."""
+    lose(site, 0, 1)
+    share.call(write, 'file', 3, timeout=600)
+    lose(site, 2, 3)
+    share.remount()
+    assert share.call(intact, 'file', 3, timeout=600)
+
+
+def test_the_pool_says_that_devices_are_lost(site):
+    healthy = site.pool.status()
+    lose(site, 1, 2)
+    assert site.pool.status() != healthy
+    assert site.pool.verb('status', check=False).returncode == 5
