@@ -123,7 +123,8 @@ static int member_open(struct opening *o, unsigned id)
 	int rc;
 
 	member->label = o->best.devices[id];
-	atomic_init(&member->state, DEVICE_MISSING);
+	atomic_init(&member->state,
+		member->label.state == DEVICE_DROPPED ? DEVICE_DROPPED : DEVICE_MISSING);
 	if (!f)
 		return 0;
 	rc = device_open(o->engine, f->path, flags, &member->device, o->error);
@@ -352,6 +353,7 @@ static void drop_missing(struct opening *o, uint64_t lsn)
 			d->state = DEVICE_DROPPED;
 			d->dropped_lsn = lsn;
 			o->pool->devices[i].label = *d;
+			atomic_store(&o->pool->devices[i].state, DEVICE_DROPPED);
 			log_warning("pool %s: device %u is missing and dropped",
 				o->pool->label.name, i);
 		}
