@@ -324,7 +324,12 @@ static int release_segment(struct txn *txn, struct segment *segment, uint64_t by
 
 	if (!c)
 		return -ENOMEM;
-	assert(segment->row.live >= bytes);
+	if (segment->row.live < bytes) { /* the volume's extents, read from an image, are wrong */
+		log_error("segment %llx: %llu bytes to be released, but only %llu are live",
+			(unsigned long long)segment->id, (unsigned long long)bytes,
+			(unsigned long long)segment->row.live);
+		return -EIO;
+	}
 	rc = change_live(txn, c, -(int64_t)bytes);
 	if (!rc && segment->row.state == SEGMENT_CLOSED && unused(segment))
 		rc = segment_free(txn, segment);
