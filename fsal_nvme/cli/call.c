@@ -190,18 +190,29 @@ static int check_pool(struct verb_call *call)
 	return rc;
 }
 
+static pthread_mutex_t changes = PTHREAD_MUTEX_INITIALIZER;
+
+void changes_begin(void)
+{
+	pthread_mutex_lock(&changes);
+}
+
+void changes_end(void)
+{
+	pthread_mutex_unlock(&changes);
+}
+
 int verb_run(struct verb_call *call)
 {
-	static pthread_mutex_t changes = PTHREAD_MUTEX_INITIALIZER;
 	int rc = check_pool(call);
 
 	if (rc)
 		return rc;
 	if (call->verb->flags & VERB_CHANGES)
-		pthread_mutex_lock(&changes);
+		changes_begin();
 	rc = call->verb->run(call);
 	if (call->verb->flags & VERB_CHANGES)
-		pthread_mutex_unlock(&changes);
+		changes_end();
 	if (rc && !pool_failure(call->pool))
 		error_set(call->error, rc, pool_name(call->pool), "%s", strerror(-rc));
 	else if (rc)

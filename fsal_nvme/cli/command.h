@@ -85,6 +85,8 @@ int command_run_on_pools(struct command *command);
 /* Options to open a found pool with; valid as long as `found` and `command`. */
 void open_options_fill(const struct command *command, const struct found_pool *found,
 	struct pool_open_options *options);
+/* Where environments have their scratch files. */
+const char *command_scratch_dir(const struct command *command);
 /* The lock that a writer holds; waits for verbs, not for a server. */
 int command_lock(struct command *command, const char *pool, int *lock, struct error *error);
 

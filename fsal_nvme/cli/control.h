@@ -46,9 +46,9 @@ struct control_host {
 	 * (until then it is not exported). Durable already. An error is reported as such; the
 	 * volume stays. */
 	int (*volume_added)(void *data, const struct volume_row *row, struct error *error);
-	/* A volume is about to be destroyed: its export must go and volume_close()
-	 * be called. A dataset that was never sealed has none: 0. An error keeps the volume. When
-	 * what follows fails, volume_added() comes, if it may be exported. */
+	/* A volume is about to be destroyed: its export must go and volume_close() be called. A
+	 * dataset that was never sealed has none: 0. An error keeps the volume. When what follows
+	 * fails, volume_added() comes, if it may be exported. */
 	int (*volume_removing)(void *data, const struct volume_row *row, struct error *error);
 	/* Properties were changed, durably: read them again. After an error the old values are
 	 * put back. `row` is NULL for those of the pool. */
@@ -60,8 +60,8 @@ struct control_host {
 struct control_options {
 	struct pool *pool;
 	struct volumes *volumes; /* the server's own, so that each volume is open once */
-	const char
-		*path; /* RUN_DIR/POOL.sock; its directory must exist; what is there is replaced */
+	/* RUN_DIR/POOL.sock; its directory must exist; what is there is replaced. */
+	const char *path;
 	const struct control_host *host; /* NULL: nobody needs to know. Until control_stop() */
 };
 

@@ -41,7 +41,7 @@ static void read_boot_id(uint8_t id[16])
 }
 
 /* A container's /dev/shm may be too small for the metadata of a pool. */
-static const char *scratch_dir(const struct command *command)
+const char *command_scratch_dir(const struct command *command)
 {
 	struct statvfs vfs;
 
@@ -58,7 +58,7 @@ void open_options_fill(const struct command *command, const struct found_pool *f
 	options->path_count = found->set.count;
 	options->name = found->summary.name;
 	options->host = command_host(command);
-	options->scratch_dir = scratch_dir(command);
+	options->scratch_dir = command_scratch_dir(command);
 	options->background = true;
 	read_boot_id(options->boot_id);
 }

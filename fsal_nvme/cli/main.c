@@ -90,6 +90,13 @@ static int run(struct command *c)
 	return command_run_on_pool(c);
 }
 
+static void clean_up(struct command *c)
+{
+	json_decref(c->args);
+	json_decref(c->common);
+	json_decref(c->result);
+}
+
 static int finish(struct command *c, int rc)
 {
 	int exit_code;
@@ -103,9 +110,6 @@ static int finish(struct command *c, int rc)
 		engine_destroy(c->engine);
 	terminal_end(c->result);
 	output_print(c);
-	json_decref(c->args);
-	json_decref(c->common);
-	json_decref(c->result);
 	return exit_code;
 }
 
@@ -120,10 +124,10 @@ int main(int argc, char **argv)
 	rc = command_parse(&command, argc, argv, &help, &noun);
 	if (!rc && help) {
 		help_print(stdout, command.verb, noun);
-		return 0;
+	} else {
+		terminal_begin(command_json(&command));
+		rc = finish(&command, rc ? rc : run(&command));
 	}
-	terminal_begin(command_json(&command));
-	if (!rc)
-		rc = run(&command);
-	return finish(&command, rc);
+	clean_up(&command);
+	return rc;
 }

@@ -27,6 +27,13 @@ static void say(struct command *c, const char *format, ...)
 	put_text(c->result, "message", text);
 }
 
+static void free_list(struct found_pool *list, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++)
+		found_free(&list[i]);
+	free(list);
+}
+
 /* An idle pool, found and locked: what export, import and destroy begin with. */
 struct held_pool {
 	char name[POOL_NAME_MAX + 1];
@@ -164,9 +171,7 @@ static int create_and_remember(struct command *c, struct creation *creation)
 	rc = pools_probe(c, &creation->set, &list, &count);
 	if (!rc && count == 1)
 		rc = cache_save(c, &list[0], &c->error);
-	for (unsigned i = 0; i < count; i++)
-		found_free(&list[i]);
-	free(list);
+	free_list(list, count);
 	return rc;
 }
 
@@ -234,14 +239,14 @@ static json_t *summary_json(const struct pool_summary *s)
 	return object;
 }
 
-static int probe_everything(struct command *c, struct found_pool **list, unsigned *count)
+static int probe(struct command *c, bool dev, struct found_pool **list, unsigned *count)
 {
 	struct device_set set = {0};
 	int rc = device_set_add_dirs(&set, c, &c->error);
 
 	*list = NULL;
 	*count = 0;
-	if (!rc)
+	if (!rc && dev)
 		rc = device_set_scan(&set);
 	if (!rc)
 		rc = pools_probe(c, &set, list, count);
@@ -254,14 +259,12 @@ static int list_importable(struct command *c)
 	json_t *pools = json_array();
 	struct found_pool *list;
 	unsigned count;
-	int rc = probe_everything(c, &list, &count);
+	int rc = probe(c, true, &list, &count);
 
 	json_object_set_new(c->result, "pools", pools);
-	for (unsigned i = 0; i < count; i++) {
+	for (unsigned i = 0; i < count; i++)
 		json_array_append_new(pools, summary_json(&list[i].summary));
-		found_free(&list[i]);
-	}
-	free(list);
+	free_list(list, count);
 	return rc;
 }
 
@@ -288,21 +291,45 @@ static int assign_to_us(struct command *c, const struct found_pool *found)
 	return rc;
 }
 
-static int import_found(struct command *c, struct found_pool *list, unsigned count)
+/* -EEXIST when there are several. */
+static int choose_by_name(struct command *c, struct found_pool *list, unsigned count,
+	const char *name, struct found_pool **chosen)
 {
-	const char *name = pool_argument(c);
-	struct found_pool *chosen = NULL;
-	int rc;
-
+	*chosen = NULL;
 	for (unsigned i = 0; i < count; i++) {
 		if (strcmp(list[i].summary.name, name))
 			continue;
-		if (chosen)
+		if (*chosen)
 			return error_set(&c->error, -EEXIST, name,
-				"there is more than one pool of that name; detach the devices of "
-				"all but one");
-		chosen = &list[i];
+				"there is more than one pool of that name; put the devices of one "
+				"into a directory and use --device-dir");
+		*chosen = &list[i];
 	}
+	return 0;
+}
+
+/* In --device-dir, and where that does not have all of the pool, in /dev too. */
+static int find_importable(struct command *c, const char *name, struct found_pool **list,
+	unsigned *count, struct found_pool **chosen)
+{
+	for (int dev = 0; dev < 2; dev++) {
+		int rc = probe(c, dev, list, count);
+
+		if (!rc)
+			rc = choose_by_name(c, *list, *count, name, chosen);
+		if (rc || dev)
+			return rc;
+		if (*chosen && (*chosen)->summary.devices_found >= (*chosen)->summary.device_count)
+			return 0;
+		free_list(*list, *count);
+	}
+	return 0;
+}
+
+static int import_chosen(struct command *c, const char *name, struct found_pool *chosen)
+{
+	int rc;
+
 	if (!chosen)
 		return error_set(&c->error, -ENOENT, name,
 			"no device holds this pool; attach them, or name their directory by "
@@ -319,7 +346,7 @@ static int import_found(struct command *c, struct found_pool *list, unsigned cou
 int command_pool_import(struct command *c)
 {
 	char name[POOL_NAME_MAX + 1];
-	struct found_pool *list;
+	struct found_pool *list, *chosen;
 	unsigned count;
 	int rc;
 
@@ -330,12 +357,10 @@ int command_pool_import(struct command *c)
 		rc = refuse_served(c, name);
 	if (rc)
 		return rc;
-	rc = probe_everything(c, &list, &count);
+	rc = find_importable(c, name, &list, &count, &chosen);
 	if (!rc)
-		rc = import_found(c, list, count);
-	for (unsigned i = 0; i < count; i++)
-		found_free(&list[i]);
-	free(list);
+		rc = import_chosen(c, name, chosen);
+	free_list(list, count);
 	return rc;
 }
 

@@ -80,7 +80,8 @@ static int check_text(const char *what, const char *text, struct error *error)
 	return 0;
 }
 
-/* "PATH:PATH", so none may have a colon: links, such as /dev/disk/by-path's, are resolved. */
+/* "/PATH:/PATH", cut at colons that a slash follows. Links are resolved: names under /dev/disk may
+ * be gone when the device comes back. */
 static int join_devices(const struct device_set *set, char **joined, struct error *error)
 {
 	FILE *text;
@@ -96,10 +97,10 @@ static int join_devices(const struct device_set *set, char **joined, struct erro
 		const char *path = real ? real : set->paths[i];
 
 		rc = check_text("path", path, error);
-		if (!rc && strchr(path, ':'))
+		if (!rc && strstr(path, ":/"))
 			rc = error_set(error, -EINVAL, path,
-				"the server cannot use a device whose path has a colon: link to it "
-				"from elsewhere does not help, move or rename it");
+				"the server cannot be given a path with \":/\" in it: move or "
+				"rename the device");
 		fprintf(text, "%s%s", i ? ":" : "", path);
 		free(real);
 	}
@@ -154,8 +155,9 @@ static void print_module(FILE *file, const struct command *c, const char *pool, 
 {
 	fprintf(file,
 		"NVME {\n\tpool = \"%s\";\n\tdevices = \"%s\";\n\tstate_dir = \"%s\";\n"
-		"\trun_dir = \"%s\";\n\thost = \"%s\";\n}\n",
-		pool, devices, command_state_dir(c), command_run_dir(c), command_host(c));
+		"\trun_dir = \"%s\";\n\thost = \"%s\";\n\tscratch_dir = \"%s\";\n}\n",
+		pool, devices, command_state_dir(c), command_run_dir(c), command_host(c),
+		command_scratch_dir(c));
 }
 
 static int write_config(struct command *c, const struct found_pool *found,

@@ -84,6 +84,10 @@ struct verb_call {
 
 /* 0 or a negative errno, with its story in call->error. */
 int verb_run(struct verb_call *call);
+/* Around what the server is told of, so that it hears one thing at a time: VERB_CHANGES does it
+ * for a whole verb. */
+void changes_begin(void);
+void changes_end(void);
 
 /* --- arguments --------------------------------------------------------------------------- */
 

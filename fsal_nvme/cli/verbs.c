@@ -111,7 +111,7 @@ const struct verb verb_table[] = {
 		NULL},
 	{"dataset", "ingest", "copy a directory into a new dataset and seal it", 0,
 		dataset_ingest_args, verb_dataset_ingest},
-	{"dataset", "seal", "make a dataset immutable", VERB_CHANGES, dataset, verb_dataset_seal},
+	{"dataset", "seal", "make a dataset immutable", 0, dataset, verb_dataset_seal},
 	{"dataset", "list", "datasets", VERB_LOOKS, some_pool, verb_volume_list},
 	{"dataset", "get", "properties of a dataset", VERB_LOOKS, dataset_get_args,
 		verb_volume_get},

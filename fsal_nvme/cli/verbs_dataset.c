@@ -14,13 +14,17 @@
 static int seal(struct verb_call *call, struct volume *volume)
 {
 	struct volume_row row;
-	bool was_sealed = volume_row(volume)->sealed;
-	int rc = volume_seal(volume, call->error);
+	bool was_sealed;
+	int rc;
 
+	changes_begin();
+	was_sealed = volume_row(volume)->sealed;
+	rc = volume_seal(volume, call->error);
 	row = *volume_row(volume);
-	if (rc || was_sealed)
-		return rc;
-	return host_added(call, &row);
+	if (!rc && !was_sealed)
+		rc = host_added(call, &row);
+	changes_end();
+	return rc;
 }
 
 int verb_dataset_seal(struct verb_call *call)

@@ -140,15 +140,20 @@ static fsal_status_t setattr2(
 	struct volume_set set;
 	fsal_status_t status;
 	uint64_t lsn = 0;
-	int r;
+	int r = 0;
 
 	attributes_in(in, &set);
+	if (set.mask & VOLUME_SET_MODE)
+		atomic_store(&handle->plain, false);
 	if (set.mask & VOLUME_SET_SIZE && !state) {
 		status = share_check(handle, FSAL_O_WRITE, bypass);
 		if (FSAL_IS_ERROR(status))
 			return status;
 	}
-	r = volume_setattr(volume_of(handle), handle->ino, &set, NULL, &lsn);
+	if (set.mask & VOLUME_SET_SIZE)
+		r = privileges_drop(handle);
+	if (!r)
+		r = volume_setattr(volume_of(handle), handle->ino, &set, NULL, &lsn);
 	if (!r)
 		hold_until_durable(lsn);
 	return status_out(r);

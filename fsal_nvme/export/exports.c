@@ -136,8 +136,10 @@ int export_withdraw(const struct volume_row *row, struct error *error)
 		return error_set(error, r, row->name, "its export could not be taken away: %s",
 			strerror(-r));
 	r = served_wait_gone(row->id, WITHDRAW_SECONDS);
-	if (r)
+	if (r) {
+		(void)export_refresh(row, NULL);
 		return error_set(error, r, row->name, "clients still use it");
+	}
 	return 0;
 }
 

@@ -70,7 +70,7 @@ fsal_status_t share_check(struct handle *handle, fsal_openflags_t flags, bool by
 	PTHREAD_RWLOCK_rdlock(&handle->obj.obj_lock);
 	status = check_share_conflict(&handle->share, flags, bypass);
 	PTHREAD_RWLOCK_unlock(&handle->obj.obj_lock);
-	return status;
+	return FSAL_IS_ERROR(status) ? fsalstat(ERR_FSAL_LOCKED, 0) : status;
 }
 
 /* From what the state has to what it wants; its own reservation is not in its way. */
@@ -103,7 +103,9 @@ static fsal_status_t truncate_file(struct handle *handle)
 
 	if (FSAL_IS_ERROR(status))
 		return status;
-	r = volume_setattr(volume_of(handle), handle->ino, &set, NULL, &lsn);
+	r = privileges_drop(handle);
+	if (!r)
+		r = volume_setattr(volume_of(handle), handle->ino, &set, NULL, &lsn);
 	if (!r)
 		hold_until_durable(lsn);
 	return status_out(r);

@@ -93,7 +93,8 @@ struct served {
 /* Opens the volume of this name, with one reference. */
 int served_get(const char *name, struct served **served, struct error *error);
 void served_ref(struct served *served);
-/* The last one closes the volume, which may wait for its pending writes. */
+/* The last one has the volume closed, soon and elsewhere: that waits for pending writes, and this
+ * is called from the engine's threads too, when a read was the last user of an export. */
 void served_put(struct served *served);
 /* volume_file_put(), except after served_freeze(). NULL is allowed. */
 void served_put_file(struct volume_file *file);
@@ -142,6 +143,7 @@ struct handle {
 	uint8_t wire[VOLUME_HANDLE_SIZE]; /* on the wire, and the key in ganesha's cache */
 	struct fsal_share share; /* obj.obj_lock */
 	struct volume_file *_Atomic file; /* NULL until it is needed */
+	_Atomic bool plain; /* its mode is known to give no privileges */
 };
 
 static inline struct handle *handle_of(struct fsal_obj_handle *obj)
@@ -182,6 +184,10 @@ void attribute_ops(struct fsal_obj_ops *ops);
 fsal_status_t access_directory(struct handle *dir);
 /* And may take this one away (the sticky bit). `dir` was checked. */
 fsal_status_t access_remove(struct handle *dir, const char *name);
+/* Who changes a file's content, and is not root, takes set-uid and set-gid from it. Before the
+ * change. */
+int privileges_drop(struct handle *handle);
+bool mode_is_plain(uint32_t mode);
 
 /* --- name.c, file.c, io.c ------------------------------------------------------------------ */
 

@@ -161,6 +161,8 @@ static int write_file(struct handle *handle, struct fsal_io_arg *arg, size_t len
 	int r = handle_file(handle, &file);
 
 	if (!r && length)
+		r = privileges_drop(handle);
+	if (!r && length)
 		r = volume_write(file, arg->offset, arg->iov, (unsigned)arg->iov_count, length);
 	if (!r && arg->fsal_stable)
 		hold_until_committed(file);

@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <time.h>
 
+#include "fridgethr.h"
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t gone = PTHREAD_COND_INITIALIZER;
 static struct served *first; /* lock */
@@ -57,14 +59,21 @@ static void served_close(struct served *served)
 	gsh_free(served);
 }
 
-void served_put(struct served *served)
+/* In a thread of ganesha's. */
+static void close_work(struct fridgethr_context *context)
 {
-	if (atomic_fetch_sub(&served->refs, 1) != 1)
-		return;
 	PTHREAD_RWLOCK_rdlock(&freeze_lock);
 	if (!frozen)
-		served_close(served);
+		served_close(context->arg);
 	PTHREAD_RWLOCK_unlock(&freeze_lock);
+}
+
+void served_put(struct served *served)
+{
+	if (atomic_fetch_sub(&served->refs, 1) == 1 &&
+		fridgethr_submit(general_fridge, close_work, served))
+		LogCrit(COMPONENT_FSAL, "volume %s stays open: no thread closes it",
+			volume_row(served->volume)->name);
 }
 
 void served_put_file(struct volume_file *file)

@@ -324,8 +324,8 @@ uint64_t label_beat_read(struct pool *pool, uint64_t epoch);
 void label_beat_write(struct pool *pool);
 /* Forgets spans of dead owners that no replay needs any more. */
 void label_prune_spans(struct label *label);
-/* Whether some device shows a label of a higher epoch than ours. Waits. */
-bool label_overtaken(struct pool *pool);
+/* -ESTALE, and the pool has failed, when a device shows a label of a higher epoch. Waits. */
+int label_still_ours(struct pool *pool);
 
 /* --- members (device.c) ------------------------------------------------------------------- */
 

@@ -134,13 +134,13 @@ uint64_t label_beat_read(struct pool *pool, uint64_t epoch)
 	return greatest;
 }
 
-bool label_overtaken(struct pool *pool)
+static bool overtaken(struct pool *pool)
 {
 	void *body = buffer_alloc(pool->engine, LABEL_BODY);
 	struct label *label = malloc(sizeof(*label));
-	bool overtaken = false;
+	bool found = false;
 
-	for (unsigned i = 0; body && label && !overtaken && i < pool->device_count; i++) {
+	for (unsigned i = 0; body && label && !found && i < pool->device_count; i++) {
 		struct member *member = &pool->devices[i];
 
 		if (!member_usable(member))
@@ -148,12 +148,20 @@ bool label_overtaken(struct pool *pool)
 		if (read_block(pool->engine, member->device,
 			    place_offset(&member->header, 0, pool->epoch + 1), body, LABEL_BODY))
 			continue;
-		overtaken = !label_decode(label, body) && label->epoch > pool->epoch &&
-			    !memcmp(label->pool, pool->label.pool, 16);
+		found = !label_decode(label, body) && label->epoch > pool->epoch &&
+			!memcmp(label->pool, pool->label.pool, 16);
 	}
 	free(label);
 	buffer_free(pool->engine, body, LABEL_BODY);
-	return overtaken;
+	return found;
+}
+
+int label_still_ours(struct pool *pool)
+{
+	if (!overtaken(pool))
+		return 0;
+	pool_fail(pool, -ESTALE, "another host has taken the pool over");
+	return -ESTALE;
 }
 
 static int each_place(const uint8_t *area, const struct device_header *header, struct label *label,

@@ -80,16 +80,6 @@ static void find_vanished(struct pool *pool)
 	}
 }
 
-static int beat(struct pool *pool)
-{
-	if (label_overtaken(pool)) {
-		pool_fail(pool, -ESTALE, "another host has taken the pool over");
-		return -ESTALE;
-	}
-	label_beat_write(pool);
-	return 0;
-}
-
 static int round_of_work(struct pool *pool)
 {
 	int rc = pool_drop_failing(pool);
@@ -154,8 +144,8 @@ static void *maintenance_thread(void *argument)
 			clock_gettime(CLOCK_REALTIME, &now);
 		} while (now.tv_sec < next.tv_sec);
 		next = now;
-		if (!atomic_load(&pool->failure))
-			beat(pool);
+		if (!atomic_load(&pool->failure) && !label_still_ours(pool))
+			label_beat_write(pool);
 	}
 }
 

@@ -22,6 +22,7 @@
 
 #include "pool/env.h"
 #include "pool/internal.h"
+#include "pool/journal.h"
 #include "pool/row.h"
 
 #define BEAT_WATCH_NS (10ull * 1000 * 1000 * 1000)
@@ -374,6 +375,7 @@ static int add_span(struct opening *o, struct journal_position *start, uint64_t 
 		start->position = window + (o->pool->epoch - last->epoch - 1) * step;
 	else if (last && o->owner_dead)
 		last->dead = true;
+	start->position = journal_start_place(o->pool, start->position);
 	label_prune_spans(label);
 	if (label->span_count == SPANS_MAX)
 		return error_set(o->error, -ENOSPC, label->name,

@@ -343,6 +343,10 @@ static int reserve(struct pool *pool, struct segment **list, unsigned wanted, un
 		rc = txn_commit(txn, &lsn);
 		if (!rc)
 			rc = pool_sync(pool, lsn);
+		/* An owner that was paused meanwhile has reserved nothing: its journal window may
+		 * be one that its successor left behind. */
+		if (!rc)
+			rc = label_still_ours(pool);
 	}
 	if (rc) {
 		forget_reserved(pool, list, *count);

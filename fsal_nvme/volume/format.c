@@ -316,7 +316,7 @@ int extent_decode(struct bytes row, uint64_t at, struct extent *extent)
 	extent->segment = get_u64(&r);
 	extent->offset = get_u64(&r);
 	extent->length = get_u64(&r);
-	if (r.bad || !extent->length || at > VOLUME_SIZE_MAX ||
+	if (r.bad || !extent->length || extent->length > EXTENT_MAX || at > VOLUME_SIZE_MAX ||
 		extent->length > VOLUME_SIZE_MAX - at ||
 		extent->offset > UINT64_MAX - extent->length)
 		return -EBADMSG;

@@ -107,6 +107,9 @@ size_t mark_encode(uint8_t *row); /* 'O' and 'T' */
 size_t entry_encode_cookie(const struct entry *entry, uint8_t *row);
 size_t blob_encode(const void *bytes, size_t length, uint8_t *row); /* 'D' and 'L' */
 
+/* Bytes of an extent at most: the largest segment that a pool can have. */
+#define EXTENT_MAX ((uint64_t)1 << 35)
+
 /* Decoders take any bytes: 0, or -EBADMSG and nothing usable. */
 int header_decode(struct bytes row, struct header *header);
 int inode_decode(struct bytes row, uint64_t ino, struct inode *inode);

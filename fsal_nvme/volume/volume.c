@@ -270,21 +270,22 @@ static int drain_changes(struct volume *volume)
 	return r;
 }
 
-static bool has_orphans(struct volume *volume)
+/* -EBUSY when an inode without a name is left. */
+static int check_orphans(struct volume *volume)
 {
 	struct bytes found, row;
 	struct txn *view;
 	struct key key;
 	uint64_t ino;
-	bool has = true;
+	int r = view_begin(volume->env, &view);
 
-	if (view_begin(volume->env, &view))
-		return true;
-	if (txn_seek(view, volume->env, key_inode(&key, ROW_ORPHAN, 0), &found, &row) ||
-		!key_is_inode(found, ROW_ORPHAN, &ino))
-		has = false;
+	if (r)
+		return r;
+	r = txn_seek(view, volume->env, key_inode(&key, ROW_ORPHAN, 0), &found, &row);
+	if (!r)
+		r = key_is_inode(found, ROW_ORPHAN, &ino) ? -EBUSY : 0;
 	txn_abort(view);
-	return has;
+	return r == -ENOENT ? 0 : r;
 }
 
 /* Everything pending becomes rows, everything deleted is given back. */
@@ -299,9 +300,7 @@ static int settle_all(struct volume *volume)
 	}
 	if (!r)
 		r = trim_all(volume);
-	if (!r && has_orphans(volume))
-		r = -EBUSY;
-	return r;
+	return r ? r : check_orphans(volume);
 }
 
 /* No more changes; but a write that slipped in before is still to be committed. */
@@ -313,8 +312,8 @@ static int seal(struct volume *volume)
 		return r;
 	atomic_store(&volume->writable, false);
 	r = drain_changes(volume);
-	if (!r && (atomic_load(&volume->dirty_count) || has_orphans(volume)))
-		r = -EBUSY;
+	if (!r)
+		r = atomic_load(&volume->dirty_count) ? -EBUSY : check_orphans(volume);
 	if (!r) {
 		lanes_close_all(volume);
 		r = pool_seal(volume->pool, volume->row.id);

@@ -139,7 +139,7 @@ static int serve(struct server *server, const char *run_dir, const char *name)
 
 static int run(const char *text)
 {
-	char *pool = setting(text, "pool"), *devices = setting(text, "devices");
+	char *pool = setting(text, "pool"), *devices = setting(text, "devices"), *rest = devices;
 	char *run_dir = setting(text, "run_dir"), *host = setting(text, "host");
 	const char *paths[POOL_DEVICES_MAX];
 	struct pool_open_options options = {
@@ -152,7 +152,7 @@ static int run(const char *text)
 
 	if (!pool || !devices || !run_dir || !host)
 		return error_set(&error, 2, "", "the configuration is not complete");
-	for (char *path; (path = strsep(&devices, ":"));)
+	for (char *path; (path = strsep(&rest, ":"));)
 		paths[options.path_count++] = path;
 	rc = host_lock(run_dir, pool, 10, &lock, &error);
 	if (!rc)
@@ -170,6 +170,7 @@ static int run(const char *text)
 	engine_destroy(engine);
 	close(lock);
 	free(pool);
+	free(devices);
 	free(run_dir);
 	free(host);
 	return rc;

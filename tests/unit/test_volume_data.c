@@ -381,23 +381,35 @@ static void model_truncate(struct model *m)
 	assert_int_equal(set_size(fixture.volume, m->ino, size), 0);
 }
 
+static void note_read(struct volume_read *read)
+{
+	event_signal(read->data, read->result);
+}
+
 static void model_read(struct model *m)
 {
-	uint64_t offset = draw(MODEL_SIZE + 100);
-	size_t length = 1 + draw(MODEL_SIZE), expected, bytes, second = draw((unsigned)length + 1);
-	uint8_t *found = malloc(length + 1);
-	struct iovec iov = {found, length};
-	bool eof;
+	uint64_t offset = draw(MODEL_SIZE + 100), left = offset < m->size ? m->size - offset : 0;
+	size_t length = 1 + draw(MODEL_SIZE), first = draw((unsigned)length + 1);
+	size_t expected = left < length ? (size_t)left : length;
+	uint8_t *found = malloc(length);
+	struct iovec iov[3] = {{found, first}, {NULL, 0}, {found + first, length - first}};
+	struct event event;
+	struct volume_read read = {
+		.offset = offset,
+		.iov = iov,
+		.iov_count = 3,
+		.length = length,
+		.done = note_read,
+		.data = &event,
+	};
 
-	(void)iov;
-	(void)second;
-	expected = offset >= m->size ? 0 : m->size - offset;
-	expected = expected < length ? expected : length;
-	assert_int_equal(volume_read_wait(m->file, offset, found, length, &bytes, &eof), 0);
-	assert_int_equal(bytes, expected);
-	assert_int_equal(eof, offset + bytes >= m->size);
-	if (bytes)
-		assert_memory_equal(found, m->bytes + offset, bytes);
+	event_init(&event, fixture.pool_fixture.engine);
+	volume_read(m->file, &read);
+	assert_int_equal(event_wait(&event), 0);
+	assert_int_equal(read.bytes, expected);
+	assert_int_equal(read.eof, offset + expected >= m->size);
+	if (expected)
+		assert_memory_equal(found, m->bytes + offset, expected);
 	free(found);
 }
 

@@ -269,6 +269,24 @@ static void names_what_it_leaves_out(void **state)
 	*strrchr(source, '/') = '\0';
 }
 
+/* More pieces than fit into one transaction. */
+static void copies_a_file_of_many_holes(void **state)
+{
+	struct ingest_progress progress;
+	struct told told = {0};
+
+	for (unsigned i = 0; i < 5000; i++)
+		source_file("holes", (off_t)i * 8 * KIB, 4 * KIB, i);
+	source_file("other", 0, 5000, 1);
+	assert_int_equal(ingest(&told, false, &progress), 0);
+	assert_int_equal(told.skipped, 0);
+	assert_int_equal(progress.files, 2);
+	assert_int_equal(progress.bytes, 5000 * 4 * KIB + 5000);
+	compare_all();
+	assert_int_equal(ingest(&told, true, &progress), 0);
+	assert_int_equal(progress.present, 2);
+}
+
 static void seals_and_verifies(void **state)
 {
 	struct volume_new new = {.type = VOLUME_FILE};
@@ -309,6 +327,7 @@ int main(void)
 		TEST(copies_a_tree),
 		TEST(goes_on_where_it_was_stopped),
 		TEST(names_what_it_leaves_out),
+		TEST(copies_a_file_of_many_holes),
 		TEST(seals_and_verifies),
 	};
 

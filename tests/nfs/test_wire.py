@@ -1,0 +1,564 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""What a Linux client never sends, sent by hand: NFSv4.1 compounds (RFC 8881) over TCP."""
+
+import os
+import socket
+import struct
+import time
+
+import pytest
+
+pytestmark = pytest.mark.millrace
+
+OK, PERM, NOENT, IO, ACCESS, EXIST, INVAL, ROFS = 0, 1, 2, 5, 13, 17, 22, 30
+STALE, BADHANDLE, NOTSUPP, DELAY, LOCKED, SHARE_DENIED = 70, 10001, 10004, 10008, 10012, 10015
+GRACE = 10013
+READ, WRITE, BOTH = 1, 2, 3
+UNSTABLE, FILE_SYNC = 0, 2
+ANONYMOUS = bytes(16)
+SIZE, CHANGE, NUMLINKS, MODE = 4, 3, 35, 33
+
+
+def u32(*values):
+    return struct.pack(f'>{len(values)}I', *values)
+
+
+def u64(*values):
+    return struct.pack(f'>{len(values)}Q', *values)
+
+
+def opaque(data):
+    return u32(len(data)) + data + bytes(-len(data) % 4)
+
+
+def bitmap(*bits):
+    words = [0, 0]
+    for bit in bits:
+        words[bit // 32] |= 1 << bit % 32
+    return u32(2, *words)
+
+
+class Reply:
+    """Bytes of a reply, taken from the front."""
+
+    def __init__(self, data):
+        self.data, self.at = data, 0
+
+    def fixed(self, length):
+        self.at += length
+        assert self.at <= len(self.data)
+        return self.data[self.at - length:self.at]
+
+    def u32(self):
+        return struct.unpack('>I', self.fixed(4))[0]
+
+    def u64(self):
+        return struct.unpack('>Q', self.fixed(8))[0]
+
+    def opaque(self):
+        data = self.fixed(self.u32())
+        self.fixed(-len(data) % 4)
+        return data
+
+    def words(self):
+        return [self.u32() for _ in range(self.u32())]
+
+    def change_info(self):
+        return self.u32(), self.u64(), self.u64()
+
+
+# --- operations: (number, arguments, what the result holds after its status) ---
+
+def nothing(reply):
+    return None
+
+
+PUTROOTFH = (24, b'', nothing)
+SAVEFH = (32, b'', nothing)
+GETFH = (10, b'', Reply.opaque)
+
+
+def putfh(handle):
+    return 22, opaque(handle), nothing
+
+
+def lookup(name):
+    return 15, opaque(name.encode()), nothing
+
+
+def getattr_(bit):
+    """One attribute of 32 or 64 bits."""
+    def value(reply):
+        reply.words()
+        return int.from_bytes(reply.opaque(), 'big')
+    return 9, bitmap(bit), value
+
+
+def setattr_(bit, value, stateid=ANONYMOUS):
+    return 34, stateid + bitmap(bit) + opaque(value), Reply.words
+
+
+def remove(name):
+    return 28, opaque(name.encode()), Reply.change_info
+
+
+def rename(old, new):
+    return 29, opaque(old.encode()) + opaque(new.encode()), lambda r: (r.change_info(), r.change_info())
+
+
+def link(name):
+    return 11, opaque(name.encode()), Reply.change_info
+
+
+def mkdir(name, mode=0o755):
+    return (6, u32(2) + opaque(name.encode()) + bitmap(MODE) + opaque(u32(mode)),
+            lambda r: (r.change_info(), r.words()))
+
+
+def opened(reply):
+    stateid = reply.fixed(16)
+    reply.change_info(), reply.u32(), reply.words()
+    if reply.u32() == 3 and reply.u32() in (1, 2):  # no delegation, and why
+        reply.u32()
+    return stateid
+
+
+def open_(owner, name, access=BOTH, deny=0, how=None):
+    """HOW: None to open what is there, or the way it is created, encoded."""
+    return (18, u32(0, access | 0x400, deny) + u64(0) + opaque(owner) +
+            (u32(0) if how is None else u32(1) + how) + u32(0) + opaque(name.encode()), opened)
+
+
+def unchecked(mode=0o644):
+    return u32(0) + bitmap(MODE) + opaque(u32(mode))
+
+
+def guarded(mode=0o644):
+    return u32(1) + bitmap(MODE) + opaque(u32(mode))
+
+
+def exclusive(verifier, mode=0o644):
+    return u32(3) + verifier + bitmap(MODE) + opaque(u32(mode))
+
+
+def close(stateid):
+    return 4, u32(0) + stateid, lambda r: r.fixed(16)
+
+
+def read(stateid, offset, length):
+    return 25, stateid + u64(offset) + u32(length), lambda r: (bool(r.u32()), r.opaque())
+
+
+def read_plus(stateid, offset, length):
+    return 68, stateid + u64(offset) + u32(length), nothing
+
+
+def write(stateid, offset, data, stable=UNSTABLE):
+    """-> count, how stable, verifier"""
+    return (38, stateid + u64(offset) + u32(stable) + opaque(data),
+            lambda r: (r.u32(), r.u32(), r.fixed(8)))
+
+
+def commit():
+    return 5, u64(0) + u32(0), lambda r: r.fixed(8)
+
+
+class Refused(Exception):
+    def __init__(self, status, done):
+        super().__init__(f'status {status} after {done} operations')
+        self.status = status
+
+
+class Session:
+    """One client with one session of one slot, as user UID."""
+
+    count = 0
+
+    def __init__(self, site, uid=0, minor=1):
+        self.site, self.uid, self.minor = site, uid, minor
+        Session.count += 1
+        self.name = b'wire %d %d' % (os.getpid(), Session.count)
+        self.boot = os.urandom(8)
+        self.connect()
+
+    def connect(self):
+        """Again, after a restart of the server, as the client that it was: grace need not last."""
+        self.xid = self.sequence = 0
+        self.socket = socket.create_connection((self.site.server.address, self.site.server.port), 60)
+        self.clientid = self.exchange_id()
+        self.id = self.create_session()
+        self.compound((58, u32(0), nothing))  # RECLAIM_COMPLETE
+
+    def exchange_id(self):
+        body = self.boot + opaque(self.name) + u32(0, 0, 0)
+        return self.call([(42, body, Reply.u64)])[0]
+
+    def create_session(self):
+        channel = u32(0, 2 << 20, 2 << 20, 8192, 16, 8, 0)
+        body = u64(self.clientid) + u32(1, 0) + channel + channel + u32(0x40000000, 1, 0)
+        return self.call([(43, body, lambda r: r.fixed(16))])[0]
+
+    def receive(self, length):
+        data = b''
+        while len(data) < length:
+            more = self.socket.recv(length - len(data))
+            assert more, 'the server closed the connection'
+            data += more
+        return data
+
+    def exchange(self, message):
+        self.socket.sendall(u32(1 << 31 | len(message)) + message)
+        data, last = b'', False
+        while not last:
+            mark, = struct.unpack('>I', self.receive(4))
+            data += self.receive(mark & 0x7fffffff)
+            last = mark >> 31
+        return Reply(data)
+
+    def call(self, operations):
+        """The results of all; Refused with the first status that is not OK."""
+        self.xid += 1
+        credential = u32(0) + opaque(b'wire') + u32(self.uid, self.uid, 0)
+        reply = self.exchange(
+            u32(self.xid, 0, 2, 100003, 4, 1, 1) + opaque(credential) + u32(0, 0) +
+            opaque(b'') + u32(self.minor, len(operations)) +
+            b''.join(u32(number) + body for number, body, _ in operations))
+        assert reply.u32() == self.xid and (reply.u32(), reply.u32()) == (1, 0)
+        reply.u32(), reply.opaque()
+        assert reply.u32() == 0
+        return self.results(reply, operations)
+
+    @staticmethod
+    def results(reply, operations):
+        status = reply.u32()
+        reply.opaque()
+        results = []
+        for (_, _, result), _ in zip(operations, range(reply.u32())):
+            reply.u32()
+            if reply.u32() == OK:
+                results.append(result(reply))
+        if status != OK:
+            raise Refused(status, len(results))
+        return results
+
+    def compound(self, *operations):
+        """The result of the last one."""
+        while True:
+            self.sequence += 1
+            first = (53, self.id + u32(self.sequence, 0, 0, 0), lambda r: r.fixed(36))
+            try:
+                return self.call([first, *operations])[-1]
+            except Refused as refused:
+                if refused.status not in (DELAY, GRACE):
+                    raise
+                time.sleep(0.05)
+
+    def status(self, *operations):
+        try:
+            self.compound(*operations)
+        except Refused as refused:
+            return refused.status
+        return OK
+
+    def root(self, volume):
+        """The handle of a volume's root."""
+        return self.compound(PUTROOTFH, *map(lookup, self.site.pool.export(volume)[1:].split('/')),
+                             GETFH)
+
+    def create(self, directory, name, data=b'', owner=b'maker'):
+        """The handle of a new file that holds DATA."""
+        self.compound(putfh(directory), open_(owner, name, how=unchecked()))
+        handle = self.compound(putfh(directory), lookup(name), GETFH)
+        if data:
+            self.compound(putfh(handle), write(ANONYMOUS, 0, data, FILE_SYNC))
+        return handle
+
+    def kill9(self):
+        """The server, which starts again."""
+        self.site.server.kill9()
+        self.site.server.start()
+        self.socket.close()
+        self.connect()
+
+    def end(self):
+        self.call([(44, self.id, nothing)])  # DESTROY_SESSION
+        self.call([(57, u64(self.clientid), nothing)])  # DESTROY_CLIENTID
+        self.socket.close()
+
+
+@pytest.fixture
+def connect(site):
+    made = []
+
+    def connect(**options):
+        made.append(Session(site, **options))
+        return made[-1]
+
+    yield connect
+    if site.server.alive():
+        for session in made:
+            session.end()
+
+
+@pytest.fixture
+def volume(site, request):
+    name = request.node.originalname[5:50]
+    site.pool.create_share(name, mode=0o777)
+    yield name
+    if site.server.alive():
+        site.pool.destroy_share(name)
+
+
+# --- handles ---
+
+def test_a_handle_opens_nothing_in_another_volume(connect, volume, site):
+    site.pool.create_share('other', mode=0o777)
+    session = connect()
+    here, there = session.root(volume), session.root('other')
+    file = session.create(here, 'secret', b'secret')
+    assert len(here) == len(there) == len(file)
+    head = next(n for n in range(len(here)) if here[n] != there[n]) + 2  # behind the export's id
+    for forged in (there[:head] + here[head:], there[:head] + file[head:]):
+        assert forged not in (here, there, file)
+        assert session.status(putfh(forged), getattr_(SIZE)) in (STALE, BADHANDLE)
+        assert session.status(putfh(forged), read(ANONYMOUS, 0, 6)) in (STALE, BADHANDLE)
+    assert session.compound(putfh(file), read(ANONYMOUS, 0, 6)) == (True, b'secret')
+    site.pool.destroy_share('other')
+
+
+def test_any_broken_handle_is_refused(connect, volume):
+    session = connect()
+    file = session.create(session.root(volume), 'file', b'bytes')
+    for bit in range(8 * len(file)):
+        broken = bytearray(file)
+        broken[bit // 8] ^= 1 << bit % 8
+        if bit // 8 == 1:  # ganesha's own flags, which mean nothing here
+            continue
+        # the last 8 bytes are an inode's number
+        allowed = (STALE, BADHANDLE) if bit // 8 < len(file) - 8 else (STALE, BADHANDLE, OK)
+        assert session.status(putfh(bytes(broken)), getattr_(SIZE)) in allowed, f'bit {bit}'
+    for length in range(len(file)):
+        assert session.status(putfh(file[:length]), getattr_(SIZE)) != OK, f'{length} bytes'
+    for more in (1, 16, 128 - len(file)):
+        assert session.status(putfh(file + bytes(more)), getattr_(SIZE)) != OK, f'{more} more'
+    assert session.compound(putfh(file), getattr_(SIZE)) == 5
+
+
+def test_a_handle_holds_over_restarts(connect, volume, site):
+    session = connect()
+    file = session.create(session.root(volume), 'file', b'bytes')
+    site.server.restart()
+    session.connect()
+    assert session.compound(putfh(file), read(ANONYMOUS, 0, 100)) == (True, b'bytes')
+    session.kill9()
+    assert session.compound(putfh(file), read(ANONYMOUS, 0, 100)) == (True, b'bytes')
+
+
+def test_a_handle_of_a_removed_file_is_stale(connect, volume):
+    session = connect()
+    root = session.root(volume)
+    session.compound(putfh(root), mkdir('gone'))
+    handle = session.compound(putfh(root), lookup('gone'), GETFH)
+    session.compound(putfh(root), remove('gone'))
+    assert session.status(putfh(handle), getattr_(SIZE)) == STALE
+
+
+# --- opening ---
+
+def test_share_reservations(connect, volume):
+    session = connect()
+    root = session.root(volume)
+    file = session.create(root, 'file', b'bytes')
+    one, two = b'one', b'two'
+    session.compound(putfh(root), remove('file'))
+    file = session.compound(putfh(root), open_(one, 'file', READ, how=unchecked()), GETFH)
+    mine = session.compound(putfh(root), open_(one, 'file', READ, deny=WRITE))
+    assert session.status(putfh(root), open_(two, 'file', WRITE)) == SHARE_DENIED
+    assert session.status(putfh(root), open_(two, 'file', READ, deny=READ)) == SHARE_DENIED
+    assert session.status(putfh(file), write(ANONYMOUS, 0, b'no')) == LOCKED
+    assert session.status(putfh(file), setattr_(SIZE, u64(9))) == LOCKED
+    theirs = session.compound(putfh(root), open_(two, 'file', READ))
+    session.compound(putfh(file), close(mine))
+    assert session.status(putfh(file), write(ANONYMOUS, 0, b'yes')) == OK
+    assert session.status(putfh(root), open_(one, 'file', WRITE, deny=READ)) == SHARE_DENIED
+    session.compound(putfh(file), close(theirs))
+    mine = session.compound(putfh(root), open_(one, 'file', WRITE, deny=READ))
+    assert session.status(putfh(file), read(ANONYMOUS, 0, 9)) == LOCKED
+    session.compound(putfh(file), close(mine))
+    assert session.compound(putfh(file), read(ANONYMOUS, 0, 9)) == (True, b'yes')
+
+
+def test_an_exclusive_create_is_known_again(connect, volume, site):
+    verifier, other = b'verifier', b'\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8'
+    session = connect()
+    root = session.root(volume)
+    for name, mine in (('one', verifier), ('two', other)):
+        create = open_(b'owner', name, how=exclusive(mine))
+        assert session.status(putfh(root), create) == OK
+        assert session.status(putfh(root), create) == OK
+        assert session.status(putfh(root), open_(b'owner', name, how=exclusive(b'another!'))) == EXIST
+        assert session.status(putfh(root), open_(b'owner', name, how=guarded())) == EXIST
+    session.kill9()
+    for name, mine in (('one', verifier), ('two', other)):
+        assert session.status(putfh(root), open_(b'owner', name, how=exclusive(mine))) == OK
+        assert session.status(putfh(root), open_(b'owner', name, how=exclusive(b'another!'))) == EXIST
+
+
+def test_an_open_file_lives_on_without_a_name(connect, volume):
+    session = connect()
+    root = session.root(volume)
+    stateid = session.compound(putfh(root), open_(b'owner', 'file', how=unchecked()))
+    file = session.compound(putfh(root), lookup('file'), GETFH)
+    data = os.urandom(1 << 20)
+    session.compound(putfh(file), write(stateid, 0, data))
+    session.compound(putfh(root), remove('file'))
+    assert session.status(putfh(root), lookup('file')) == NOENT
+    session.compound(putfh(file), commit())
+    assert session.compound(putfh(file), getattr_(NUMLINKS)) == 0
+    assert session.compound(putfh(file), read(stateid, 0, 1 << 20)) == (True, data)
+    session.compound(putfh(file), close(stateid))
+    assert session.status(putfh(file), getattr_(SIZE)) == STALE
+
+
+# --- reading and writing ---
+
+def test_reads_at_the_end_and_of_nothing(connect, volume):
+    session = connect()
+    file = session.create(session.root(volume), 'file', b'0123456789')
+
+    def get(offset, length):
+        return session.compound(putfh(file), read(ANONYMOUS, offset, length))
+
+    assert get(0, 10) == (True, b'0123456789')
+    assert get(0, 9) == (False, b'012345678')
+    assert get(7, 100) == (True, b'789')
+    assert get(10, 1) == get(11, 4096) == get(1 << 62, 1) == (True, b'')
+    assert get(3, 0)[1] == b''
+
+
+def test_a_write_of_nothing_changes_nothing(connect, volume):
+    session = connect()
+    file = session.create(session.root(volume), 'file', b'bytes')
+    before = session.compound(putfh(file), getattr_(CHANGE))
+    assert session.compound(putfh(file), write(ANONYMOUS, 100, b'', FILE_SYNC))[0] == 0
+    assert session.compound(putfh(file), getattr_(SIZE)) == 5
+    assert session.compound(putfh(file), getattr_(CHANGE)) == before
+
+
+def test_a_stable_write_outlives_kill9(connect, volume, site):
+    session = connect()
+    file = session.create(session.root(volume), 'file')
+    data = os.urandom(100000)
+    count, stable, _ = session.compound(putfh(file), write(ANONYMOUS, 17, data, FILE_SYNC))
+    assert (count, stable) == (len(data), FILE_SYNC)
+    session.kill9()
+    assert session.compound(putfh(file), read(ANONYMOUS, 17, 200000)) == (True, data)
+
+
+def test_the_write_verifier_changes_with_the_server(connect, volume, site):
+    session = connect()
+    file = session.create(session.root(volume), 'file')
+    _, stable, first = session.compound(putfh(file), write(ANONYMOUS, 0, b'x'))
+    assert stable == UNSTABLE
+    assert session.compound(putfh(file), commit()) == first
+    assert session.compound(putfh(file), write(ANONYMOUS, 0, b'x'))[2] == first
+    session.kill9()
+    assert session.compound(putfh(file), commit()) != first
+
+
+def test_read_plus_is_not_there(connect, volume):
+    session = connect(minor=2)
+    file = session.create(session.root(volume), 'file', b'bytes')
+    assert session.status(putfh(file), read_plus(ANONYMOUS, 0, 5)) == NOTSUPP
+    assert session.compound(putfh(file), read(ANONYMOUS, 0, 5)) == (True, b'bytes')
+
+
+def test_files_end_at_2_to_the_62(connect, volume):
+    session = connect()
+    file = session.create(session.root(volume), 'file')
+    end = 1 << 62
+    assert session.compound(putfh(file), write(ANONYMOUS, end - 1, b'z', FILE_SYNC))[0] == 1
+    assert session.compound(putfh(file), read(ANONYMOUS, end - 3, 9)) == (True, b'\0\0z')
+    for offset in (end, end - 1, (1 << 63) - 1, (1 << 64) - 1):
+        assert session.status(putfh(file), write(ANONYMOUS, offset, b'zz')) in (27, INVAL)
+    assert session.compound(putfh(file), getattr_(SIZE)) == end
+
+
+# --- permission ---
+
+def test_nothing_changes_in_a_dataset_whatever_its_rule_says(connect, site, tmp_path):
+    (tmp_path / 'file').write_bytes(b'bytes')
+    (tmp_path / 'directory').mkdir()
+    site.pool.ingest('sealed', tmp_path, clients='*:rw')
+    session = connect()
+    root = session.root('sealed')
+    file = session.compound(putfh(root), lookup('file'), GETFH)
+    here, there = putfh(root), putfh(file)
+    changes = {
+        'open': [here, open_(b'owner', 'file', WRITE)],
+        'create': [here, open_(b'owner', 'new', how=unchecked())],
+        'mkdir': [here, mkdir('new')],
+        'remove': [here, remove('file')],
+        'rename': [here, SAVEFH, here, rename('file', 'new')],
+        'link': [there, SAVEFH, here, link('new')],
+        'mode': [there, setattr_(MODE, u32(0o777))],
+        'size': [there, setattr_(SIZE, u64(0))],
+        'write': [there, write(ANONYMOUS, 0, b'no')],
+    }
+    assert {name: session.status(*change) for name, change in changes.items()} == \
+        dict.fromkeys(changes, ROFS)
+    assert session.compound(there, read(ANONYMOUS, 0, 9)) == (True, b'bytes')
+
+
+def test_names_belong_to_who_may_write_the_directory(connect, volume):
+    root_user, user, other = connect(), connect(uid=1000), connect(uid=1001)
+    root = root_user.root(volume)
+    user.compound(putfh(root), mkdir('mine'))
+    mine = user.compound(putfh(root), lookup('mine'), GETFH)
+    user.create(mine, 'file')
+    file = user.compound(putfh(mine), lookup('file'), GETFH)
+    other.create(root, 'theirs')
+    here, there = putfh(mine), putfh(root)
+    tries = {
+        'create': [here, open_(b'owner', 'new', how=unchecked())],
+        'mkdir': [here, mkdir('new')],
+        'remove': [here, remove('file')],
+        'rename away': [here, SAVEFH, there, rename('file', 'stolen')],
+        'rename into': [there, SAVEFH, here, rename('theirs', 'new')],
+        'rename over': [there, SAVEFH, here, rename('theirs', 'file')],
+        'link into': [putfh(file), SAVEFH, here, link('new')],
+    }
+    assert {name: other.status(*operations) for name, operations in tries.items()} == \
+        dict.fromkeys(tries, ACCESS)
+    assert other.status(here, open_(b'owner', 'file', READ, how=unchecked())) == OK
+    assert other.status(here, open_(b'owner', 'file', WRITE, how=unchecked())) == ACCESS
+
+
+def test_a_sticky_directory_protects_names_from_rename(connect, volume):
+    session, user, other = connect(), connect(uid=1000), connect(uid=1001)
+    root = session.root(volume)
+    session.compound(putfh(root), mkdir('sticky'))
+    sticky = session.compound(putfh(root), lookup('sticky'), GETFH)
+    session.compound(putfh(sticky), setattr_(MODE, u32(0o1777)))
+    user.create(sticky, 'mine')
+    other.create(sticky, 'theirs')
+    here = putfh(sticky)
+    for change in ([remove('mine')], [rename('mine', 'new')], [rename('theirs', 'mine')]):
+        assert other.status(here, SAVEFH, here, *change) in (PERM, ACCESS)
+    assert other.status(here, SAVEFH, here, rename('theirs', 'new')) == OK
+    assert user.status(here, remove('mine')) == OK
+    assert session.status(here, remove('new')) == OK
+
+
+@pytest.mark.parametrize('change', ('write', 'cut'))
+def test_who_changes_a_file_takes_its_privileges_away(connect, volume, change):
+    session, user = connect(), connect(uid=1000)
+    root = session.root(volume)
+    file = session.create(root, 'file', b'bytes')
+    changes = {'write': write(ANONYMOUS, 0, b'other'), 'cut': setattr_(SIZE, u64(1))}
+    for mode, left in ((0o6777, 0o777), (0o2767, 0o2767), (0o1777, 0o1777)):
+        session.compound(putfh(file), setattr_(MODE, u32(mode)))
+        session.compound(putfh(file), changes[change])
+        assert session.compound(putfh(file), getattr_(MODE)) == mode
+        user.compound(putfh(file), changes[change])
+        assert session.compound(putfh(file), getattr_(MODE)) == left
