@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -80,18 +81,22 @@ static int open_descriptor(
 }
 
 /*
- * Exclusive use hangs on a descriptor of its own, which no ring knows: a ring lets go of its files
- * some time after they are closed, up to a second on Linux 6.1, and until then nobody, this process
- * included, could open the device again.
+ * Exclusive use (O_EXCL of a block device, a lock on a plain file) hangs on a descriptor of its
+ * own, which no ring knows: a ring lets go of its files some time after they are closed, up to a
+ * second on Linux 6.1, and until then nobody, this process included, could open the device again.
  */
 static int claim(struct uring_device *device, const struct stat *stat_, struct error *error)
 {
 	const char *path = device->device.info.path;
 
-	if (!S_ISBLK(stat_->st_mode) || !(device->device.flags & DEVICE_EXCLUSIVE))
+	if (!(device->device.flags & DEVICE_EXCLUSIVE))
 		return 0;
-	device->claim = open(path, O_RDONLY | O_EXCL | O_CLOEXEC);
-	return device->claim < 0 ? open_error(-errno, path, error) : 0;
+	device->claim = open(path, O_RDONLY | O_CLOEXEC | (S_ISBLK(stat_->st_mode) ? O_EXCL : 0));
+	if (device->claim < 0)
+		return open_error(-errno, path, error);
+	if (S_ISREG(stat_->st_mode) && flock(device->claim, LOCK_EX | LOCK_NB))
+		return open_error(errno == EWOULDBLOCK ? -EBUSY : -errno, path, error);
+	return 0;
 }
 
 static int get_size(int fd, const struct stat *stat_, uint64_t *size)

@@ -169,6 +169,10 @@ int segment_record(struct txn *txn, struct segment *segment);
 int segment_free(struct txn *txn, struct segment *segment);
 /* Fills the stock up to its size. Waits. From maintenance, and at opening. */
 int segment_restock(struct pool *pool);
+/* How many reserved segments are in stock. */
+unsigned segment_stock(struct pool *pool);
+/* A copy of the row as it is now, for whoever does not hold the pool environment's write lock. */
+void segment_look(struct segment *segment, struct segment_row *row);
 /* All segments, each with a reference, for walking: *count of them; free() the array. */
 int segment_list(struct pool *pool, struct segment ***segments, unsigned *count);
 

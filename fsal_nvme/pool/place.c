@@ -207,7 +207,9 @@ uint64_t place_capacity(struct pool *pool)
 		return 0;
 	if (width > count)
 		width = count;
-	high = list[0].free;
+	for (unsigned i = 0; i < count; i++)
+		high += list[i].free;
+	high /= width;
 	while (low < high) {
 		uint64_t middle = (low + high + 1) / 2, slots = 0;
 

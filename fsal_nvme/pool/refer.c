@@ -113,6 +113,14 @@ static void less_unreferred(struct segment *segment, uint64_t bytes)
 		pool_wake_maintenance(segment->pool);
 }
 
+/* Changed by the holder of the pool environment's write lock, looked at by others. */
+static void add_live(struct segment *segment, int64_t live)
+{
+	pthread_mutex_lock(&segment->lock);
+	segment->row.live += (uint64_t)live;
+	pthread_mutex_unlock(&segment->lock);
+}
+
 static void change_end(struct txn_hook *hook, uint64_t lsn)
 {
 	struct change *c = (struct change *)hook;
@@ -124,7 +132,7 @@ static void change_end(struct txn_hook *hook, uint64_t lsn)
 	if (lsn && referred)
 		less_unreferred(segment, referred);
 	if (!lsn) {
-		segment->row.live -= (uint64_t)c->live;
+		add_live(segment, -c->live);
 		if (c->recorded < segment->rows_recorded)
 			set_recorded(segment, c->recorded);
 	}
@@ -153,7 +161,7 @@ static struct change *change_begin(
 static int change_live(struct txn *txn, struct change *c, int64_t live)
 {
 	c->live = live;
-	c->segment->row.live += (uint64_t)live;
+	add_live(c->segment, live);
 	return segment_record(txn, c->segment);
 }
 

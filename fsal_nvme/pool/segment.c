@@ -117,6 +117,13 @@ static struct segment *segment_new(struct pool *pool, const struct segment_row *
 	return s;
 }
 
+void segment_look(struct segment *s, struct segment_row *row)
+{
+	pthread_mutex_lock(&s->lock);
+	*row = s->row;
+	pthread_mutex_unlock(&s->lock);
+}
+
 /* With table_lock for writing. */
 static int table_grow(struct pool *pool)
 {
@@ -427,7 +434,7 @@ static int stock_take(struct pool *pool, struct segment **segment)
 	return -ENOENT;
 }
 
-static unsigned stock_count(struct pool *pool)
+unsigned segment_stock(struct pool *pool)
 {
 	unsigned count;
 
@@ -444,16 +451,18 @@ int segment_take(
 	int rc;
 
 	if (purpose == PURPOSE_DATA &&
-		place_capacity(pool) + stock_count(pool) <= pool->reserve_segments)
+		place_capacity(pool) + segment_stock(pool) <= pool->reserve_segments)
 		return -ENOSPC;
 	rc = stock_take(pool, segment);
 	if (rc == -ENOENT)
 		rc = reserve(pool, segment, 1, &count);
 	if (rc)
 		return rc;
+	pthread_mutex_lock(&(*segment)->lock);
 	(*segment)->row.volume = volume;
 	(*segment)->row.purpose = (uint8_t)purpose;
 	(*segment)->row.state = SEGMENT_OPEN;
+	pthread_mutex_unlock(&(*segment)->lock);
 	pool_wake_maintenance(pool);
 	return 0;
 }
@@ -461,7 +470,7 @@ int segment_take(
 int segment_restock(struct pool *pool)
 {
 	struct segment *list[16];
-	unsigned wanted = pool->stock_size - stock_count(pool), count;
+	unsigned wanted = pool->stock_size - segment_stock(pool), count;
 	int rc;
 
 	if (wanted > 16)

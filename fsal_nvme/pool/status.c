@@ -39,28 +39,39 @@ static void device_status(struct pool *pool, unsigned i, struct pool_device_stat
 	d->repaired = atomic_load(&member->repaired);
 }
 
-static bool segment_degraded(struct pool *pool, const struct segment *s)
+static bool segment_degraded(struct pool *pool, const struct segment_row *row)
 {
-	for (unsigned i = 0; i < s->layout.data + s->layout.parity; i++)
-		if (!member_usable(&pool->devices[s->row.chunks[i].device]))
+	for (unsigned i = 0; i < (unsigned)row->data + row->parity; i++)
+		if (!member_usable(&pool->devices[row->chunks[i].device]))
 			return true;
 	return false;
 }
 
-static void count_segments(struct pool *pool, struct pool_status *status)
+/* Calls back with a copy of each segment's row. */
+static void each_row(struct pool *pool,
+	void (*each)(struct pool *pool, const struct segment_row *row, void *data), void *data)
 {
 	pthread_rwlock_rdlock(&pool->table_lock);
 	for (unsigned i = 0; i < pool->table_size; i++) {
 		for (struct segment *s = pool->table[i]; s; s = s->hash_next) {
-			status->segments++;
-			status->segments_open += s->row.state == SEGMENT_OPEN;
-			status->segments_degraded +=
-				s->row.state != SEGMENT_RESERVED && segment_degraded(pool, s);
-			status->used += segment_capacity(pool, s->row.data);
-			status->live += s->row.live;
+			struct segment_row row;
+
+			segment_look(s, &row);
+			each(pool, &row, data);
 		}
 	}
 	pthread_rwlock_unlock(&pool->table_lock);
+}
+
+static void count_segment(struct pool *pool, const struct segment_row *row, void *data)
+{
+	struct pool_status *status = data;
+
+	status->segments++;
+	status->segments_open += row->state == SEGMENT_OPEN;
+	status->segments_degraded += row->state != SEGMENT_RESERVED && segment_degraded(pool, row);
+	status->used += segment_capacity(pool, row->data);
+	status->live += row->live;
 }
 
 static void summarize(const struct label *label, struct pool_summary *summary)
@@ -94,7 +105,7 @@ void pool_status(struct pool *pool, struct pool_status *status)
 		status->raw += status->devices[i].size;
 		status->summary.devices_found += status->devices[i].state == DEVICE_ACTIVE;
 	}
-	count_segments(pool, status);
+	each_row(pool, count_segment, status);
 	status->usable =
 		status->used + place_capacity(pool) * segment_capacity(pool, data_width(pool));
 	status->reserve = pool->reserve_segments * segment_capacity(pool, data_width(pool));
@@ -120,18 +131,33 @@ void pool_space(struct pool *pool, uint64_t *total, uint64_t *free_bytes)
 	free(status);
 }
 
+struct volume_sum {
+	uint32_t volume;
+	uint64_t live;
+};
+
+static void add_volume(struct pool *pool, const struct segment_row *row, void *data)
+{
+	struct volume_sum *sum = data;
+
+	if (row->volume == sum->volume && row->purpose == PURPOSE_DATA)
+		sum->live += row->live;
+}
+
 uint64_t pool_volume_live(struct pool *pool, uint32_t volume)
 {
-	uint64_t live = 0;
+	struct volume_sum sum = {.volume = volume};
 
-	pthread_rwlock_rdlock(&pool->table_lock);
-	for (unsigned i = 0; i < pool->table_size; i++)
-		for (struct segment *s = pool->table[i]; s; s = s->hash_next)
-			if (s->row.volume == volume && s->row.purpose == PURPOSE_DATA)
-				live += s->row.live;
-	pthread_rwlock_unlock(&pool->table_lock);
-	return live;
+	each_row(pool, add_volume, &sum);
+	return sum.live;
 }
+
+struct sparse {
+	uint32_t volume;
+	unsigned percent, skip_count;
+	const uint64_t *skip;
+	uint64_t best, best_live;
+};
 
 static bool in_list(uint64_t id, const uint64_t *list, unsigned count)
 {
@@ -141,27 +167,31 @@ static bool in_list(uint64_t id, const uint64_t *list, unsigned count)
 	return false;
 }
 
+static void consider_sparse(struct pool *pool, const struct segment_row *row, void *data)
+{
+	struct sparse *sparse = data;
+	uint64_t limit = segment_capacity(pool, row->data) * sparse->percent / 100;
+
+	if (row->volume != sparse->volume || row->purpose != PURPOSE_DATA ||
+		row->state != SEGMENT_CLOSED || row->live >= limit ||
+		row->live >= sparse->best_live ||
+		in_list(row->id, sparse->skip, sparse->skip_count))
+		return;
+	sparse->best = row->id;
+	sparse->best_live = row->live;
+}
+
 uint64_t pool_sparse_segment(struct pool *pool, uint32_t volume, unsigned percent,
 	const uint64_t *skip, unsigned skip_count)
 {
-	uint64_t best = 0, best_live = UINT64_MAX;
+	struct sparse sparse = {.volume = volume,
+		.percent = percent,
+		.skip = skip,
+		.skip_count = skip_count,
+		.best_live = UINT64_MAX};
 
-	pthread_rwlock_rdlock(&pool->table_lock);
-	for (unsigned i = 0; i < pool->table_size; i++) {
-		for (struct segment *s = pool->table[i]; s; s = s->hash_next) {
-			const struct segment_row *row = &s->row;
-			uint64_t limit = segment_capacity(pool, row->data) * percent / 100;
-
-			if (row->volume != volume || row->purpose != PURPOSE_DATA ||
-				row->state != SEGMENT_CLOSED || row->live >= limit ||
-				row->live >= best_live || in_list(row->id, skip, skip_count))
-				continue;
-			best = row->id;
-			best_live = row->live;
-		}
-	}
-	pthread_rwlock_unlock(&pool->table_lock);
-	return best;
+	each_row(pool, consider_sparse, &sparse);
+	return sparse.best;
 }
 
 int pool_each_segment(struct pool *pool, uint32_t volume,
@@ -172,11 +202,11 @@ int pool_each_segment(struct pool *pool, uint32_t volume,
 	int rc = segment_list(pool, &list, &count);
 
 	for (unsigned i = 0; i < count; i++) {
-		const struct segment_row *row = &list[i]->row;
+		struct segment_row row;
 
-		if (!rc && row->volume == volume && row->purpose == PURPOSE_DATA)
-			rc = each(data, row->id, (uint64_t)row->rows * row->cell * row->data,
-				row->live);
+		segment_look(list[i], &row);
+		if (!rc && row.volume == volume && row.purpose == PURPOSE_DATA)
+			rc = each(data, row.id, (uint64_t)row.rows * row.cell * row.data, row.live);
 		segment_put(list[i]);
 	}
 	free(list);
