@@ -318,7 +318,8 @@ static bool unused(struct segment *segment)
 	return !segment->row.live && !atomic_load(&segment->unreferred);
 }
 
-/* Under the lock, where it is final: bytes that nobody refers to cannot be referred to again. */
+/* Under the lock, where it is final: bytes that nobody refers to cannot be referred to again.
+ * -ENOENT when it is gone, with its volume. */
 static int ask_unused(struct pool *pool, struct segment *segment, bool *result)
 {
 	struct txn *txn;
@@ -326,9 +327,12 @@ static int ask_unused(struct pool *pool, struct segment *segment, bool *result)
 
 	if (rc)
 		return rc;
+	rc = txn_own_pool(txn);
+	if (!rc && segment->freed)
+		rc = -ENOENT;
 	*result = unused(segment);
 	txn_abort(txn);
-	return 0;
+	return rc;
 }
 
 /*
@@ -344,9 +348,13 @@ static int close_step(
 
 	if (rc)
 		return rc;
-	if (segment->row.state != SEGMENT_CLOSED)
+	rc = txn_own_pool(txn);
+	if (!rc && segment->freed)
+		rc = -ENOENT;
+	if (!rc && segment->row.state != SEGMENT_CLOSED)
 		*unwanted = unused(segment);
-	rc = forget_rows(txn, segment->id, more);
+	if (!rc)
+		rc = forget_rows(txn, segment->id, more);
 	if (!rc && *unwanted && !*more)
 		rc = segment_free(txn, segment);
 	else if (!rc && segment->row.state != SEGMENT_CLOSED)
@@ -463,11 +471,13 @@ int segment_close(struct pool *pool, struct segment *segment)
 	rc = ask_unused(pool, segment, &unwanted);
 	if (!rc && !unwanted && segment->frozen)
 		rc = readable(pool, segment) ? write_frozen_rows(pool, segment) : -EIO;
-	if (rc)
-		return rc;
 	rows = segment_rows_used(segment);
-	rc = unwanted ? complete_unused(pool, segment, rows) : complete(pool, segment, rows);
-	return rc ? rc : close_records(pool, segment, rows);
+	if (!rc)
+		rc = unwanted ? complete_unused(pool, segment, rows)
+			      : complete(pool, segment, rows);
+	if (!rc)
+		rc = close_records(pool, segment, rows);
+	return rc == -ENOENT ? 0 : rc;
 }
 
 /* --- after opening ------------------------------------------------------------------------ */

@@ -191,6 +191,7 @@ int batch_decode(struct batch_header *header, const void *batch, size_t availabl
 int batch_peek(struct batch_header *header, const void *block);
 
 /* Rows of the pool's environment; variable length. */
+#define SEGMENT_ROW_MAX (96 + 6 * POOL_WIDTH_MAX)
 void segment_row_encode(const struct segment_row *row, struct writer *w);
 int segment_row_decode(struct segment_row *row, struct reader *r);
 void image_row_encode(const struct image_row *row, struct writer *w);

@@ -27,15 +27,13 @@ static enum chore chore_of(struct pool *pool, struct segment *s)
 /* Its last bytes were abandoned after it was closed. Looked at again under the transaction. */
 static int free_unused(struct pool *pool, struct segment *s)
 {
-	struct bytes value;
 	struct txn *txn;
 	uint64_t lsn;
 	int rc = txn_begin(pool, NULL, &txn);
 
 	if (rc)
 		return rc;
-	rc = txn_get(txn, pool->env, (struct bytes){"", 1}, &value);
-	rc = rc && rc != -ENOENT ? rc : 0;
+	rc = txn_own_pool(txn);
 	if (!rc && chore_of(pool, s) == FREE && !s->freed)
 		rc = segment_free(txn, s);
 	if (rc) {

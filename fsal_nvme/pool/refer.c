@@ -165,16 +165,6 @@ static int change_live(struct txn *txn, struct change *c, int64_t live)
 	return segment_record(txn, c->segment);
 }
 
-/* The pool environment's write lock, which guards what is changed here, is taken by a look. */
-int txn_own_pool(struct txn *txn)
-{
-	uint8_t key = KEY_SEGMENT;
-	struct bytes value;
-	int rc = txn_get(txn, pool_env(txn_pool(txn)), (struct bytes){&key, 1}, &value);
-
-	return rc == -ENOENT ? 0 : rc;
-}
-
 /* Extents from the first on that are of one segment, and their bytes. */
 static unsigned same_segment(const struct extent *extents, unsigned count, uint64_t *bytes)
 {
@@ -362,6 +352,13 @@ int txn_release(struct txn *txn, const struct extent *extents, unsigned count)
 	return rc;
 }
 
+int segment_forget_live(struct txn *txn, struct segment *segment)
+{
+	struct change *c = change_begin(txn, segment, NULL, 0);
+
+	return c ? change_live(txn, c, -(int64_t)segment->row.live) : -ENOMEM;
+}
+
 void pool_abandon_extents(struct pool *pool, const struct extent *extents, unsigned count)
 {
 	for (unsigned i = 0, n; i < count; i += n) {
@@ -463,30 +460,39 @@ static int settle_members(struct pool *pool, struct settling *s, unsigned count)
 	return rc;
 }
 
-/* One transaction's worth of the checksums of flushed rows before `rows`. */
-static int record_some(struct pool *pool, struct segment *segment, uint32_t rows)
+/* Under the pool environment's lock: as many of the checksums of flushed rows before `rows` as one
+ * transaction is to take. */
+static int record_piece(struct txn *txn, struct segment *segment, uint32_t rows)
 {
 	uint32_t piece = RECORD_PIECE / (segment_row_sums(segment) * sizeof(uint32_t)) + 1;
 	uint32_t durable = rows_flushed(segment);
 	struct change *c;
+	int rc;
+
+	if (rows > durable)
+		rows = durable;
+	if (rows > segment->rows_recorded + piece)
+		rows = segment->rows_recorded + piece;
+	if (segment->freed)
+		return -EINVAL; /* and so are its extents: the volume was deleted */
+	if (segment->row.state == SEGMENT_CLOSED || rows <= segment->rows_recorded)
+		return 0;
+	c = change_begin(txn, segment, NULL, 0);
+	rc = c ? record_rows(txn, segment, rows) : -ENOMEM;
+	return rc ? rc : change_live(txn, c, 0);
+}
+
+static int record_some(struct pool *pool, struct segment *segment, uint32_t rows)
+{
 	struct txn *txn;
 	uint64_t lsn;
 	int rc = txn_begin(pool, NULL, &txn);
 
 	if (rc)
 		return rc;
-	if (rows > durable)
-		rows = durable;
-	if (rows > segment->rows_recorded + piece)
-		rows = segment->rows_recorded + piece;
-	if (segment->row.state == SEGMENT_CLOSED || rows <= segment->rows_recorded) {
-		txn_abort(txn);
-		return 0;
-	}
-	c = change_begin(txn, segment, NULL, 0);
-	rc = c ? record_rows(txn, segment, rows) : -ENOMEM;
+	rc = txn_own_pool(txn);
 	if (!rc)
-		rc = change_live(txn, c, 0);
+		rc = record_piece(txn, segment, rows);
 	if (!rc)
 		return txn_commit(txn, &lsn);
 	txn_abort(txn);

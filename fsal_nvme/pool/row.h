@@ -87,8 +87,6 @@ struct bytes key_tail(uint8_t key[ROW_KEY_MAX], uint64_t segment, uint32_t row, 
 struct bytes key_segment(uint8_t key[ROW_KEY_MAX], uint8_t kind, uint64_t segment);
 /* Deletes keys that begin with `prefix`, *budget of them at most; *budget is what is left of it. */
 int keys_delete(struct txn *txn, struct bytes prefix, unsigned *budget);
-/* Takes the pool environment's write lock for a transaction, to look at what it guards. */
-int txn_own_pool(struct txn *txn);
 
 /* --- close.c ------------------------------------------------------------------------------ */
 

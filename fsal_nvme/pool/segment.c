@@ -11,6 +11,7 @@
  * stream asks for one, data gets -ENOSPC while images and the compactor still find some: that is
  * the reserve that lets a full pool delete and checkpoint.
  */
+#include <assert.h>
 #include <stdio.h>
 
 #include "pool/internal.h"
@@ -218,11 +219,21 @@ static struct bytes segment_key(uint8_t key[9], uint8_t prefix, uint64_t id)
 	return (struct bytes){key, 9};
 }
 
+int txn_own_pool(struct txn *txn)
+{
+	uint8_t key = KEY_SEGMENT;
+	struct bytes value;
+	int rc = txn_get(txn, pool_env(txn_pool(txn)), (struct bytes){&key, 1}, &value);
+
+	return rc == -ENOENT ? 0 : rc;
+}
+
 int segment_record(struct txn *txn, struct segment *segment)
 {
-	uint8_t key[9], value[96 + 6 * POOL_WIDTH_MAX];
+	uint8_t key[9], value[SEGMENT_ROW_MAX];
 	struct writer w = writer_on(value, sizeof(value));
 
+	assert(!segment->freed);
 	segment_row_encode(&segment->row, &w);
 	return txn_put(txn, pool_env(txn_pool(txn)), segment_key(key, KEY_SEGMENT, segment->id),
 		(struct bytes){value, (size_t)(w.at - value)});
@@ -273,6 +284,7 @@ int segment_free(struct txn *txn, struct segment *segment)
 
 	if (!hook)
 		return -ENOMEM;
+	assert(!segment->freed);
 	*hook = (struct free_hook){.hook.run = free_committed, .pool = pool, .segment = segment};
 	txn_on_end(txn, &hook->hook);
 	rc = delete_keys(txn, KEY_SUMS, segment->id);
@@ -328,15 +340,11 @@ static int reserve(struct pool *pool, struct segment **list, unsigned wanted, un
 	struct txn *txn;
 	uint64_t lsn;
 	int rc = txn_begin(pool, NULL, &txn);
-	struct bytes value;
 
 	*count = 0;
 	if (rc)
 		return rc;
-	/* Takes the pool environment's lock, which guards next_segment. */
-	rc = txn_get(txn, pool->env, (struct bytes){"", 1}, &value);
-	if (rc == -ENOENT)
-		rc = 0;
+	rc = txn_own_pool(txn); /* its lock guards next_segment too */
 	while (!rc && *count < wanted) {
 		rc = reserve_one(txn, &list[*count]);
 		if (!rc)
@@ -405,7 +413,9 @@ static int discard(struct pool *pool, struct segment *s)
 
 	if (rc)
 		return rc;
-	rc = segment_free(txn, s);
+	rc = txn_own_pool(txn);
+	if (!rc)
+		rc = segment_free(txn, s);
 	if (rc) {
 		txn_abort(txn);
 		return rc;

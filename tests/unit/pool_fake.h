@@ -212,6 +212,13 @@ int segment_free(struct txn *txn, struct segment *segment)
 	return rc == -ENOENT ? 0 : rc;
 }
 
+/* No segment of these tests is frozen. */
+int segment_forget_live(struct txn *txn, struct segment *segment)
+{
+	fail_msg("segment %llx is not frozen", (unsigned long long)segment->id);
+	return -EINVAL;
+}
+
 int segment_list(struct pool *pool, struct segment ***segments, unsigned *count)
 {
 	struct segment **list = calloc(FAKE_SEGMENTS, sizeof(*list));

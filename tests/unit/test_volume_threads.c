@@ -338,6 +338,41 @@ static void reads_while_it_is_compacted(void **state)
 		volume_file_put(files[i]);
 }
 
+/* --- volumes ---------------------------------------------------------------------------------- */
+
+/* A volume that is closed ends its streams, and maintenance begins to close their segments: when
+ * the volume is deleted at once, a segment is freed in the middle of being closed. */
+static void *make_and_destroy(void *data)
+{
+	struct volume_create_options create = {.kind = VOLUME_SHARE};
+	char name[32];
+
+	for (unsigned i = 0; i < ROUNDS; i++) {
+		struct volume_file *file;
+		struct volume *mine;
+
+		snprintf(name, sizeof(name), "v%u-%u", (unsigned)(uintptr_t)data, i);
+		create.name = name;
+		assert_int_equal(volume_create(volumes, &create, NULL, NULL), 0);
+		assert_int_equal(volume_open(volumes, name, &mine, NULL), 0);
+		file = must_get(mine, must_make(mine, VOLUME_ROOT, "file", VOLUME_FILE));
+		assert_int_equal(write_seeded(file, 0, 5000 + i * 3000, i), 0);
+		assert_int_equal(volume_commit_wait(file), 0);
+		volume_file_put(file);
+		assert_int_equal(volume_close(mine), 0);
+		assert_int_equal(volume_destroy(volumes, name, NULL), 0);
+	}
+	return NULL;
+}
+
+static void volumes_come_and_go(void **state)
+{
+	run_threads(make_and_destroy);
+	close_all();
+	open_all(); /* finds each slot taken once */
+	assert_int_equal(volume_open(volumes, "share", &volume, NULL), 0);
+}
+
 /* --- ingest ----------------------------------------------------------------------------------- */
 
 static void ingests_with_threads(void **state)
@@ -394,6 +429,7 @@ int main(void)
 		TEST(truncates_under_writers),
 		TEST(fights_over_names),
 		TEST(reads_while_it_is_compacted),
+		TEST(volumes_come_and_go),
 		TEST(ingests_with_threads),
 	};
 
