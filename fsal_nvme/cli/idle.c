@@ -12,33 +12,12 @@
 #include <unistd.h>
 
 #include "cli/command.h"
+#include "common/boot.h"
 
 #define LOCK_SECONDS 30
 #define SCRATCH_LEAST (1ull << 30)
 
 /* --- opening ----------------------------------------------------------------------------- */
-
-static void read_boot_id(uint8_t id[16])
-{
-	char text[40] = "";
-	unsigned digits = 0;
-	int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-
-	memset(id, 0, 16);
-	if (fd < 0)
-		return;
-	if (read(fd, text, sizeof(text) - 1) < 0)
-		text[0] = 0;
-	close(fd);
-	for (const char *at = text; *at && digits < 32; at++) {
-		const char *hex = "0123456789abcdef", *digit = strchr(hex, *at);
-
-		if (!digit)
-			continue;
-		id[digits / 2] = (uint8_t)(id[digits / 2] << 4 | (digit - hex));
-		digits++;
-	}
-}
 
 /* A container's /dev/shm may be too small for the metadata of a pool. */
 const char *command_scratch_dir(const struct command *command)
@@ -60,7 +39,7 @@ void open_options_fill(const struct command *command, const struct found_pool *f
 	options->host = command_host(command);
 	options->scratch_dir = command_scratch_dir(command);
 	options->background = true;
-	read_boot_id(options->boot_id);
+	boot_id_read(options->boot_id);
 }
 
 int command_lock(struct command *command, const char *pool, int *lock, struct error *error)

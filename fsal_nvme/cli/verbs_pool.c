@@ -45,7 +45,10 @@ static void advise_devices(json_t *list, const struct pool_status *s)
 		const char *path = d->path[0] ? d->path : "path not known";
 
 		if (d->state == DEVICE_MISSING)
-			advise(list, "attach it again, then look at the status once more",
+			advise(list,
+				"attach it before the pool is served: once opened without it, the "
+				"pool "
+				"does not use it again",
 				"device %u (%s, domain %s) is missing", d->id, path, d->domain);
 		else if (d->state == DEVICE_DROPPED)
 			advise(list,
@@ -83,7 +86,9 @@ static void advise_safety(json_t *list, const struct pool_status *s)
 			"safe, old data may be lost",
 			away, s->summary.parity);
 	else if (away)
-		advise(list, "bring devices back before more of them fail",
+		advise(list,
+			"keep the other devices attached; those that missed writes are not taken "
+			"back, so plan to copy the data to a new pool",
 			"%u of %u more devices may be lost", s->summary.parity - away,
 			s->summary.parity);
 	if (!s->domain_may_die && domains_differ(s))

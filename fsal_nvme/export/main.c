@@ -31,6 +31,7 @@
 #include "server_module.h"
 
 #include "cli/control.h"
+#include "common/boot.h"
 
 #define LOCK_SECONDS 10u
 #define CONTROL_SECONDS 20u
@@ -228,27 +229,6 @@ static unsigned split_paths(char *text, const char *paths[POOL_DEVICES_MAX])
 	return count;
 }
 
-/* "01234567-89ab-..." of this boot of the kernel; zeros where it cannot be read. */
-static void read_boot_id(uint8_t id[16])
-{
-	FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-	unsigned byte;
-	int c;
-
-	memset(id, 0, 16);
-	if (!file)
-		return;
-	for (unsigned i = 0; i < 16; i++) {
-		if (fscanf(file, "%2x", &byte) != 1)
-			break;
-		id[i] = (uint8_t)byte;
-		c = fgetc(file);
-		if (c != '-')
-			ungetc(c, file);
-	}
-	fclose(file);
-}
-
 static int open_pool(struct error *error)
 {
 	const struct nvme_options *o = &nvme.options;
@@ -271,7 +251,7 @@ static int open_pool(struct error *error)
 	int r;
 
 	(void)gethostname(host, sizeof(host) - 1);
-	read_boot_id(options.boot_id);
+	boot_id_read(options.boot_id);
 	r = pool_open(nvme.engine, &options, &nvme.pool, error);
 	gsh_free(devices);
 	return r;

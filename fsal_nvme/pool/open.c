@@ -5,7 +5,8 @@
  *   find      every device's header and labels; the label with the greatest (epoch, sequence) is
  *             the pool's; its devices are the members
  *   count     more than m active members missing: these could be an old minority; refused
- *   owner     closed, or known dead: no wait. Else the old owner's beat is watched for 10 s
+ *   owner     closed, known dead, or a process of this boot: no wait. Else the old owner's beat is
+ *             watched for 10 s
  *   claim     a label of the next epoch on all members: an owner that sees it stops, and the next
  *             opener begins its journal behind the window that this claim reserves
  *   replay    the root's image, then the journal from the root's place to its first gap
@@ -221,10 +222,21 @@ static int watch_beat(struct opening *o)
 		o->best.owner, (unsigned long long)o->best.owner_pid);
 }
 
+/* Its owner let go of it, is known to be dead, or was a process of this very boot: then it holds
+ * the devices no more, since they were opened exclusively. */
+static bool owner_is_gone(const struct opening *o, bool ours)
+{
+	return o->best.state != LABEL_OPEN || o->options->owner_dead ||
+	       (ours && !memcmp(o->best.owner_boot, o->options->boot_id, 16));
+}
+
+/* A host of our name from another boot: this host before it started again, or, as long as its beat
+ * moves, a namesake. */
 static int check_owner(struct opening *o)
 {
 	const struct label *best = &o->best;
 	bool ours = !strcmp(best->owner, o->options->host);
+	int rc;
 
 	if (best->state == LABEL_EXPORTED && !o->options->force)
 		return error_set(o->error, -EBUSY, best->name,
@@ -235,8 +247,12 @@ static int check_owner(struct opening *o)
 			"it is assigned to host %s; export it there, or use --force if that host "
 			"is gone",
 			best->owner);
-	o->owner_dead = best->state != LABEL_OPEN || o->options->owner_dead || ours;
-	return o->owner_dead ? 0 : watch_beat(o);
+	o->owner_dead = owner_is_gone(o, ours);
+	if (o->owner_dead)
+		return 0;
+	rc = watch_beat(o);
+	o->owner_dead = !rc && ours;
+	return rc;
 }
 
 /* --- claim, replay, take over --------------------------------------------------------------- */

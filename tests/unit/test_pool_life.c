@@ -253,6 +253,50 @@ static void test_an_old_minority_is_refused(void **state)
 	fixture_free(&f);
 }
 
+/* Opens as `host` of that boot after a crash of the last owner; how long that took on the world's
+ * clock, or the error. */
+static int64_t open_after_crash(
+	struct fixture *f, struct pool **pool, const char *host, uint8_t boot, bool force)
+{
+	struct pool_open_options options = {.paths = f->paths,
+		.path_count = f->devices,
+		.host = host,
+		.boot_id = {boot},
+		.force = force,
+		.metadata_limit = 16u << 20};
+	struct error error = {0};
+	uint64_t began;
+	int rc;
+
+	if (*pool)
+		fixture_crash(f, *pool, SIM_RANDOM);
+	began = engine_time(f->engine);
+	rc = pool_open(f->engine, &options, pool, &error);
+	return rc ? rc : (int64_t)(engine_time(f->engine) - began);
+}
+
+/* An owner that crashed is waited for unless it was a process of this very boot. */
+static void test_the_wait_for_an_owner(void **state)
+{
+	const int64_t watch = 10000000000;
+	struct pool *pool = NULL;
+	struct error error = {0};
+	struct fixture f;
+
+	fixture_make(&f, 6, 4, 2, DEVICE_SIZE, 7);
+	assert_in_range(open_after_crash(&f, &pool, "alpha", 1, false), 0, watch - 1);
+	assert_in_range(open_after_crash(&f, &pool, "alpha", 1, false), 0, watch - 1);
+	assert_in_range(open_after_crash(&f, &pool, "alpha", 2, false), watch, 2 * watch);
+	assert_int_equal(open_after_crash(&f, &pool, "beta", 2, false), -EBUSY);
+	assert_null(pool);
+	assert_in_range(open_after_crash(&f, &pool, "beta", 2, true), watch, 2 * watch);
+	assert_int_equal(pool_close(pool, &error), 0);
+	pool = NULL;
+	assert_in_range(open_after_crash(&f, &pool, "beta", 3, false), 0, watch - 1);
+	assert_int_equal(pool_close(pool, &error), 0);
+	fixture_free(&f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -262,6 +306,7 @@ int main(void)
 		cmocka_unit_test(test_data_survives_crashes),
 		cmocka_unit_test(test_width_shrinks),
 		cmocka_unit_test(test_an_old_minority_is_refused),
+		cmocka_unit_test(test_the_wait_for_an_owner),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
