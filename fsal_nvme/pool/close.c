@@ -327,9 +327,7 @@ static int ask_unused(struct pool *pool, struct segment *segment, bool *result)
 
 	if (rc)
 		return rc;
-	rc = txn_own_pool(txn);
-	if (!rc && segment->freed)
-		rc = -ENOENT;
+	rc = segment->freed ? -ENOENT : 0;
 	*result = unused(segment);
 	txn_abort(txn);
 	return rc;
@@ -348,9 +346,7 @@ static int close_step(
 
 	if (rc)
 		return rc;
-	rc = txn_own_pool(txn);
-	if (!rc && segment->freed)
-		rc = -ENOENT;
+	rc = segment->freed ? -ENOENT : 0;
 	if (!rc && segment->row.state != SEGMENT_CLOSED)
 		*unwanted = unused(segment);
 	if (!rc)
@@ -385,6 +381,44 @@ static int close_records(struct pool *pool, struct segment *segment, uint32_t ro
 		rc = close_step(pool, segment, rows, &unwanted, &more);
 		if (!rc && !unwanted)
 			drop_sums(segment);
+	}
+	return rc;
+}
+
+/* As long as its keys are more than fit, an open one is one without rows. */
+static int give_up_step(struct txn *txn, struct segment *segment, bool *more)
+{
+	int rc = forget_rows(txn, segment->id, more);
+
+	if (!rc && !*more)
+		return segment_free(txn, segment);
+	if (rc || segment->row.state != SEGMENT_OPEN)
+		return rc;
+	pthread_mutex_lock(&segment->lock);
+	segment->row.rows = 0;
+	pthread_mutex_unlock(&segment->lock);
+	return segment_record(txn, segment);
+}
+
+int segment_give_up(struct pool *pool, struct segment *segment)
+{
+	bool more = true;
+	int rc = 0;
+
+	while (!rc && more) {
+		struct txn *txn;
+		uint64_t lsn;
+
+		rc = txn_begin(pool, NULL, &txn);
+		if (rc)
+			return rc;
+		more = false;
+		if (!segment->freed)
+			rc = give_up_step(txn, segment, &more);
+		if (rc)
+			txn_abort(txn);
+		else
+			rc = txn_commit(txn, &lsn);
 	}
 	return rc;
 }

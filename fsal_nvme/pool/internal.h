@@ -163,8 +163,8 @@ struct member *segment_member(struct pool *pool, const struct segment *s, unsign
  */
 int segment_take(
 	struct pool *pool, uint32_t volume, enum segment_purpose purpose, struct segment **segment);
-/* Takes the pool environment's write lock for a transaction, to look at what it guards: a segment's
- * state, rows, live bytes and `freed`. */
+/* The pool environment's write lock guards a segment's state, rows, live bytes and `freed`, and
+ * next_segment. A transaction that was begun without a volume holds it; others take it so. */
 int txn_own_pool(struct txn *txn);
 /* Within a transaction that owns the pool's environment: puts the row as it is in memory into the
  * table. The segment is not `freed`. */
@@ -172,6 +172,8 @@ int segment_record(struct txn *txn, struct segment *segment);
 /* Likewise: nothing refers to it any more, but its slots stay taken: an owner that may still write
  * there had it open. Freed by the opening that knows that owner to be dead. */
 int segment_forget_live(struct txn *txn, struct segment *segment);
+/* Frees a segment that nothing refers to, in as many transactions as its keys need. */
+int segment_give_up(struct pool *pool, struct segment *segment);
 /* Likewise: gives its slots back and forgets it (when the transaction commits). */
 int segment_free(struct txn *txn, struct segment *segment);
 /* Fills the stock up to its size. Waits. From maintenance, and at opening. */

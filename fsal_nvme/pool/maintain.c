@@ -33,8 +33,7 @@ static int free_unused(struct pool *pool, struct segment *s)
 
 	if (rc)
 		return rc;
-	rc = txn_own_pool(txn);
-	if (!rc && chore_of(pool, s) == FREE && !s->freed)
+	if (chore_of(pool, s) == FREE && !s->freed)
 		rc = segment_free(txn, s);
 	if (rc) {
 		txn_abort(txn);

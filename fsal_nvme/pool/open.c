@@ -451,10 +451,15 @@ static void set_limits(struct pool *pool)
 static int finish(struct opening *o)
 {
 	struct pool *pool = o->pool;
-	int rc = segment_drop_leftovers(pool);
+	int rc;
 
+	/* May use the last of the journal: in a full pool, a checkpoint that makes room in it needs
+	 * the slots that are freed here. */
+	txn_urgent_begin();
+	rc = recover_segments(pool);
+	txn_urgent_end();
 	if (!rc)
-		rc = recover_segments(pool);
+		rc = segment_drop_leftovers(pool);
 	if (!rc)
 		rc = segment_restock(pool);
 	if (!rc)

@@ -180,7 +180,8 @@ static enum verdict judge(struct pool *pool, const struct segment *s, const stru
 	return s->row.state == SEGMENT_OPEN ? CLOSE : KEEP;
 }
 
-static int settle_one(struct pool *pool, struct segment *s, enum verdict verdict)
+/* A checkpoint, made for room in the journal, may have freed the old root's segments meanwhile. */
+static int record_one(struct pool *pool, struct segment *s)
 {
 	struct txn *txn;
 	uint64_t lsn;
@@ -188,7 +189,8 @@ static int settle_one(struct pool *pool, struct segment *s, enum verdict verdict
 
 	if (rc)
 		return rc;
-	rc = verdict == FREE ? segment_free(txn, s) : segment_record(txn, s);
+	if (!s->freed)
+		rc = segment_record(txn, s);
 	if (rc) {
 		txn_abort(txn);
 		return rc;
@@ -210,8 +212,10 @@ int recover_segments(struct pool *pool)
 
 		if (verdict == CLOSE)
 			list[i]->filled = true;
-		else if (verdict != KEEP)
-			rc = settle_one(pool, list[i], verdict);
+		else if (verdict == FREE)
+			rc = segment_give_up(pool, list[i]);
+		else if (verdict == RECORD)
+			rc = record_one(pool, list[i]);
 		segment_put(list[i]);
 	}
 	free(list);

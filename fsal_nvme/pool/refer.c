@@ -464,7 +464,8 @@ static int settle_members(struct pool *pool, struct settling *s, unsigned count)
  * transaction is to take. */
 static int record_piece(struct txn *txn, struct segment *segment, uint32_t rows)
 {
-	uint32_t piece = RECORD_PIECE / (segment_row_sums(segment) * sizeof(uint32_t)) + 1;
+	size_t room = txn_room(txn) / 2 < RECORD_PIECE ? txn_room(txn) / 2 : RECORD_PIECE;
+	uint32_t piece = (uint32_t)(room / (segment_row_sums(segment) * sizeof(uint32_t))) + 1;
 	uint32_t durable = rows_flushed(segment);
 	struct change *c;
 	int rc;
@@ -490,9 +491,7 @@ static int record_some(struct pool *pool, struct segment *segment, uint32_t rows
 
 	if (rc)
 		return rc;
-	rc = txn_own_pool(txn);
-	if (!rc)
-		rc = record_piece(txn, segment, rows);
+	rc = record_piece(txn, segment, rows);
 	if (!rc)
 		return txn_commit(txn, &lsn);
 	txn_abort(txn);

@@ -344,7 +344,6 @@ static int reserve(struct pool *pool, struct segment **list, unsigned wanted, un
 	*count = 0;
 	if (rc)
 		return rc;
-	rc = txn_own_pool(txn); /* its lock guards next_segment too */
 	while (!rc && *count < wanted) {
 		rc = reserve_one(txn, &list[*count]);
 		if (!rc)
@@ -413,9 +412,7 @@ static int discard(struct pool *pool, struct segment *s)
 
 	if (rc)
 		return rc;
-	rc = txn_own_pool(txn);
-	if (!rc)
-		rc = segment_free(txn, s);
+	rc = segment_free(txn, s);
 	if (rc) {
 		txn_abort(txn);
 		return rc;

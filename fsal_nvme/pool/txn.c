@@ -25,6 +25,7 @@
 #include <assert.h>
 
 #define RESERVE_BASE (256u * 1024) /* of a record, besides the bytes of an open row */
+#define RESERVE_URGENT (8u << 10) /* an image's row, the segments of the one before it */
 #define RECORD_FIRST 1024u
 #define REPLAY_BATCH (8u << 20) /* bytes of changes replayed in one LMDB transaction */
 #define REPLAY_CHANGE 512u /* what a change counts for at least: a few pages are touched */
@@ -85,10 +86,13 @@ static int side_begin(struct side *side, struct env *env)
 	return 0;
 }
 
-/* A record may have to hold the bytes of a row that is not full. */
+/* A record may have to hold the bytes of a row that is not full; an urgent one only the checksums
+ * of a row. What is not used is kept from others until the end of the transaction. */
 static size_t record_limit(struct pool *pool)
 {
-	size_t limit = RESERVE_BASE + (size_t)pool->k * pool->header.cell;
+	size_t cells = (size_t)(pool->k + (urgent ? pool->m : 0)) * pool->header.cell;
+	size_t limit = urgent ? RESERVE_URGENT + cells / BLOCK_SIZE * sizeof(uint32_t)
+			      : RESERVE_BASE + cells;
 	size_t most = journal_record_max(pool);
 
 	return limit < most ? limit : most;

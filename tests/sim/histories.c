@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
  * Simulated histories: sequences of operations on a volume, the power cut at every device write and
- * flush of the last one, devices lost at the same moment; then the pool is opened again and
- * compared with a model (model.h).
+ * flush of the last one, devices lost at the same moment; then the pool is opened again, the power
+ * being cut in some of these openings too, and compared with a model (model.h).
  *
  *   histories [--depth N] [--random N] [--seconds N] [--seed N]
  *
  * All sequences of up to `depth` operations of the table are run (a cut in an earlier operation is
- * a cut in the last one of a shorter sequence), then `random` longer ones. The run fails when an
- * operation of the table never succeeded. A failure prints the sequence, the cut and the seed.
+ * a cut in the last one of a shorter sequence; one that fills the pool comes first only), then
+ * `random` longer ones. The run fails when an operation of the table never succeeded. A failure
+ * prints the sequence, the cut and the seed.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -57,6 +58,24 @@ static bool step(
 	return true;
 }
 
+/* After one crash in four, up to three openings in a row find the power cut, in the middle or right
+ * after them. */
+static void crash_while_opening(struct run *run, const struct sequence *s, uint64_t cut)
+{
+	for (unsigned long again = states % 4 ? 0 : 1 + states / 4 % 3; again; again--) {
+		int rc;
+
+		sim_cut_power_at(run->engine, 1 + (states / 4 * 7 + again * 11) % 48);
+		rc = run_open(run);
+		if (rc && !sim_power_was_cut(run->engine))
+			fail(s, cut, strerror(-rc));
+		sim_cut_power(world);
+		run_crash(run);
+		sim_drain(world);
+		sim_power_on(world, SIM_RANDOM);
+	}
+}
+
 /* Opens after the crash with one device dead at the same moment, and compares. */
 static void judge(struct run *run, const struct model *before, const struct model *after,
 	const struct sequence *s, uint64_t cut)
@@ -67,6 +86,7 @@ static void judge(struct run *run, const struct model *before, const struct mode
 
 	if (dead < DEVICES)
 		sim_kill_device(world, device_paths[dead]);
+	crash_while_opening(run, s, cut);
 	rc = run_open(run);
 	if (rc)
 		fail(s, cut, strerror(-rc));
@@ -123,9 +143,11 @@ out:
 
 static void run_sequence(const struct sequence *s)
 {
+	unsigned stride = operations[s->op[s->length - 1]].stride;
+
 	sequences++;
 	run_once(s, 0);
-	for (uint64_t cut = 1; run_once(s, cut); cut++)
+	for (uint64_t cut = 1 + sequences % stride; run_once(s, cut); cut += stride)
 		;
 }
 
@@ -136,6 +158,8 @@ static double deadline;
 static void all_sequences(struct sequence *s, unsigned depth)
 {
 	for (unsigned op = 0; op < operation_count && seconds_now() < deadline; op++) {
+		if (operations[op].stride > 1 && s->length)
+			continue; /* long: it begins a sequence, or comes in random ones */
 		s->op[s->length++] = (unsigned char)op;
 		run_sequence(s);
 		if (s->length < depth)

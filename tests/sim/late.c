@@ -168,6 +168,15 @@ static void quiet(enum log_level level, const char *line)
 {
 }
 
+/* Then the second owner, who may free nothing of the first one's, has no room for its writes. */
+static bool fills_pool(const struct sequence *s)
+{
+	for (unsigned i = 0; i < s->length; i++)
+		if (operations[s->op[i]].stride > 1)
+			return true;
+	return false;
+}
+
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {{"random", required_argument, NULL, 'r'},
@@ -197,7 +206,7 @@ int main(int argc, char **argv)
 
 		sequence_random(&first, &state);
 		sequence_random(&second, &state);
-		if (!first.length || !second.length)
+		if (!first.length || !second.length || fills_pool(&first))
 			continue;
 		for (uint64_t cut = 1; take_over(&first, cut, &second); cut += 1 + cut / 4)
 			;

@@ -12,6 +12,8 @@
 #define DEVICE_SIZE (2u << 20)
 #define WRITES_MAX 4 /* of a random sequence */
 #define CREATES_MAX 7
+#define FILL_STEP 16384
+#define FILL_STRIDE 61 /* of the hundreds of writes that fill a pool, each so manieth is a cut */
 
 static const char *const names[MODEL_NAMES] = {"a", "b"};
 struct sim_world *world;
@@ -141,6 +143,44 @@ static int do_unlink(struct run *run, int a, int b)
 
 	return durable(run,
 		volume_unlink(run->volume, VOLUME_ROOT, names[a], VOLUME_UNLINK_ANY, &lsn), &lsn);
+}
+
+/* Writes "fill", a file that the model does not know, until the pool has no room; 0 then. */
+static int fill_pool(struct run *run)
+{
+	struct volume_new new = {.type = VOLUME_FILE};
+	static uint8_t bytes[FILL_STEP];
+	struct iovec iov = {bytes, sizeof(bytes)};
+	struct volume_attributes made;
+	struct volume_file *file;
+	uint64_t offset = 0, lsn;
+	int rc = volume_make(run->volume, VOLUME_ROOT, "fill", &new, &made, &lsn);
+
+	if (rc == -EEXIST) /* a cut came before it was removed */
+		rc = volume_lookup(run->volume, VOLUME_ROOT, "fill", &made);
+	if (!rc)
+		rc = volume_file_get(run->volume, made.ino, &file);
+	if (rc)
+		return rc;
+	for (; !rc; offset += sizeof(bytes)) {
+		rc = volume_write(file, offset, &iov, 1, sizeof(bytes));
+		if (!rc)
+			rc = volume_commit_wait(file);
+	}
+	volume_file_put(file);
+	return rc == -ENOSPC ? 0 : rc;
+}
+
+static int do_unlink_full(struct run *run, int a, int b)
+{
+	uint64_t lsn = 0;
+	int rc = fill_pool(run), removed;
+
+	if (!rc)
+		rc = do_unlink(run, a, b);
+	removed = durable(run,
+		volume_unlink(run->volume, VOLUME_ROOT, "fill", VOLUME_UNLINK_ANY, &lsn), &lsn);
+	return rc ? rc : removed;
 }
 
 /* The file is open over its unlink and stays so until the end of the run. */
@@ -296,26 +336,27 @@ static int m_reopen(struct model *m, int a, int b, unsigned salt)
 }
 
 struct operation operations[] = {
-	{"create a", do_create, m_create, 0, 0, 0},
-	{"create b", do_create, m_create, 1, 0, 0},
-	{"mkdir b", do_mkdir, m_mkdir, 1, 0, 0},
-	{"write a small", do_write_small, model_write_small, 0, 0, 0},
-	{"write a behind a hole", do_write_hole, model_write_hole, 0, 0, 0},
-	{"write a across rows", do_write_rows, model_write_rows, 0, 0, 0},
-	{"write b across rows", do_write_rows, model_write_rows, 1, 0, 0},
-	{"fsync a", do_fsync, m_fsync, 0, 0, 0},
-	{"fsync b", do_fsync, m_fsync, 1, 0, 0},
-	{"shrink a", do_shrink, m_shrink, 0, 0, 0},
-	{"grow a", do_grow, m_grow, 0, 0, 0},
-	{"unlink a", do_unlink, m_unlink, 0, 0, 0},
-	{"unlink a while open", do_unlink_open, m_unlink, 0, 0, 0},
-	{"link a b", do_link, m_link, 0, 1, 0},
-	{"rename a b", do_rename, m_rename, 0, 1, 0},
-	{"rename b a", do_rename, m_rename, 1, 0, 0},
-	{"seal", do_seal, m_seal, 0, 0, 0},
-	{"checkpoint", do_checkpoint, m_nothing, 0, 0, 0},
-	{"maintain", do_maintain, m_nothing, 0, 0, 0},
-	{"close and open", do_reopen, m_reopen, 0, 0, 0},
+	{"create a", do_create, m_create, 0, 0, 1, 0},
+	{"create b", do_create, m_create, 1, 0, 1, 0},
+	{"mkdir b", do_mkdir, m_mkdir, 1, 0, 1, 0},
+	{"write a small", do_write_small, model_write_small, 0, 0, 1, 0},
+	{"write a behind a hole", do_write_hole, model_write_hole, 0, 0, 1, 0},
+	{"write a across rows", do_write_rows, model_write_rows, 0, 0, 1, 0},
+	{"write b across rows", do_write_rows, model_write_rows, 1, 0, 1, 0},
+	{"fsync a", do_fsync, m_fsync, 0, 0, 1, 0},
+	{"fsync b", do_fsync, m_fsync, 1, 0, 1, 0},
+	{"shrink a", do_shrink, m_shrink, 0, 0, 1, 0},
+	{"grow a", do_grow, m_grow, 0, 0, 1, 0},
+	{"unlink a", do_unlink, m_unlink, 0, 0, 1, 0},
+	{"unlink a while open", do_unlink_open, m_unlink, 0, 0, 1, 0},
+	{"unlink a in a full pool", do_unlink_full, m_unlink, 0, 0, FILL_STRIDE, 0},
+	{"link a b", do_link, m_link, 0, 1, 1, 0},
+	{"rename a b", do_rename, m_rename, 0, 1, 1, 0},
+	{"rename b a", do_rename, m_rename, 1, 0, 1, 0},
+	{"seal", do_seal, m_seal, 0, 0, 1, 0},
+	{"checkpoint", do_checkpoint, m_nothing, 0, 0, 1, 0},
+	{"maintain", do_maintain, m_nothing, 0, 0, 1, 0},
+	{"close and open", do_reopen, m_reopen, 0, 0, 1, 0},
 };
 const unsigned operation_count = sizeof(operations) / sizeof(operations[0]);
 
@@ -472,6 +513,8 @@ void sequence_random(struct sequence *s, uint64_t *state)
 		bool write = op >= 3 && op <= 6;
 
 		if (write && ++writes > WRITES_MAX)
+			continue;
+		if (operations[op].stride > 1 && next_random(state) % 8)
 			continue;
 		if (op == 0 || op == 1)
 			for (unsigned i = 0, made = 0; i < s->length; i++)

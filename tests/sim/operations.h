@@ -36,6 +36,7 @@ struct operation {
 	int (*run)(struct run *run, int a, int b);
 	int (*model)(struct model *model, int a, int b, unsigned salt);
 	int a, b;
+	unsigned stride; /* the power is cut at each stride-th write or flush of it */
 	unsigned long succeeded;
 };
 extern struct operation operations[];
