@@ -10,7 +10,8 @@
  *   3. ended the streams whose segment lies on it,
  *   4. moved the journal's copies to other members.
  * A crash before 2 is complete: the member is missing or stale at the next opening, and one of the
- * m that may be. With fewer than m + 1 left the pool becomes read-only instead.
+ * m that may be. With fewer than m + 1 left the pool becomes read-only instead; when more than m
+ * fail at once it stops, and no label says so.
  */
 #include <stdio.h>
 
@@ -121,16 +122,50 @@ void pool_fail(struct pool *pool, int error, const char *why)
 	pool_wake_maintenance(pool);
 }
 
-/* Step 1: out of the active list in memory. True when there was one. */
-static bool take_failing_out(struct pool *pool)
+void members_find_vanished(struct pool *pool)
 {
-	bool any = false;
-
 	for (unsigned i = 0; i < pool->device_count; i++) {
+		struct member *member = &pool->devices[i];
+
+		if (member_usable(member) && !device_present(member->device))
+			member_failed(pool, member, -ENODEV);
+	}
+}
+
+static unsigned count_failing(struct pool *pool)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < pool->device_count; i++)
+		count += member_usable(&pool->devices[i]) && atomic_load(&pool->devices[i].failing);
+	return count;
+}
+
+/*
+ * More than parity at once may hold every copy of the journal's last records. Labels that call them
+ * dropped would be believed when they are back, unhurt, after an outage; without such labels the
+ * pool opens with them, and not without.
+ */
+static int may_drop(struct pool *pool)
+{
+	members_find_vanished(pool);
+	if (count_failing(pool) <= pool->m)
+		return 0;
+	pool_fail(pool, -EIO, "more devices than parity failed at once");
+	return -EIO;
+}
+
+/* Step 1: out of the active list in memory, parity at most in one round. */
+static void take_failing_out(struct pool *pool)
+{
+	unsigned taken = 0;
+
+	for (unsigned i = 0; i < pool->device_count && taken < pool->m; i++) {
 		struct member *member = &pool->devices[i];
 
 		if (!atomic_load(&member->failing) || !member_usable(member))
 			continue;
+		taken++;
 		atomic_store(&member->state, DEVICE_DROPPED);
 		pthread_mutex_lock(&pool->label_lock);
 		pool->label.devices[i].state = DEVICE_DROPPED;
@@ -139,9 +174,7 @@ static bool take_failing_out(struct pool *pool)
 		pthread_mutex_unlock(&pool->label_lock);
 		log_warning(
 			"pool %s: device %u (%s) is dropped", pool->label.name, i, member->path);
-		any = true;
 	}
-	return any;
 }
 
 static bool on_dropped(struct pool *pool, const struct segment *segment)
@@ -175,7 +208,11 @@ int pool_drop_failing(struct pool *pool)
 	if (atomic_load(&pool->failure))
 		return atomic_load(&pool->failure);
 	pthread_mutex_lock(&pool->drop_lock);
-	while (!rc && take_failing_out(pool)) {
+	while (!rc && count_failing(pool)) {
+		rc = may_drop(pool);
+		if (rc)
+			break;
+		take_failing_out(pool);
 		if (members_usable(pool) < pool->m + 1) {
 			pool_fail(pool, -EROFS, "fewer than parity + 1 devices are left");
 			rc = -EROFS;

@@ -72,6 +72,8 @@ static inline bool member_usable(const struct member *member)
  * segments from now on, and wakes maintenance. pool_drop_failing() makes it durable.
  */
 void member_failed(struct pool *pool, struct member *member, int error);
+/* Calls it for each member that is not there any more. */
+void members_find_vanished(struct pool *pool);
 /*
  * Writes labels without the failing members and the record that says so, closes their streams and
  * moves the journal off them. What they owed counts as written when this returns 0. Waits; any

@@ -67,16 +67,6 @@ int maintain_close_segments(struct pool *pool)
 	return rc;
 }
 
-static void find_vanished(struct pool *pool)
-{
-	for (unsigned i = 0; i < pool->device_count; i++) {
-		struct member *member = &pool->devices[i];
-
-		if (member_usable(member) && !device_present(member->device))
-			member_failed(pool, member, -ENODEV);
-	}
-}
-
 static int round_of_work(struct pool *pool)
 {
 	int rc = pool_drop_failing(pool);
@@ -94,7 +84,7 @@ int pool_maintain(struct pool *pool)
 
 	if (rc || pool->read_only)
 		return rc;
-	find_vanished(pool);
+	members_find_vanished(pool);
 	pthread_mutex_lock(&pool->maintain_lock);
 	rc = round_of_work(pool);
 	pthread_mutex_unlock(&pool->maintain_lock);

@@ -125,7 +125,7 @@ void pool_space(struct pool *pool, uint64_t *total, uint64_t *free_bytes)
 		return;
 	pool_status(pool, status);
 	left = status->usable - status->used +
-	       pool->stock_count * segment_capacity(pool, data_width(pool));
+	       segment_stock(pool) * segment_capacity(pool, data_width(pool));
 	*total = status->usable > status->reserve ? status->usable - status->reserve : 0;
 	*free_bytes = left > status->reserve ? left - status->reserve : 0;
 	free(status);

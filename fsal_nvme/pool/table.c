@@ -370,9 +370,10 @@ static int free_segments(struct txn *txn, uint32_t volume)
 	if (rc)
 		return rc;
 	for (unsigned i = 0; i < count; i++) {
-		const struct segment_row *row = &segments[i]->row;
+		struct segment_row row;
 
-		if (!rc && row->volume == volume && row->purpose != PURPOSE_IMAGE)
+		segment_look(segments[i], &row);
+		if (!rc && row.volume == volume && row.purpose != PURPOSE_IMAGE)
 			rc = free_segment(txn, segments[i]);
 		segment_put(segments[i]);
 	}

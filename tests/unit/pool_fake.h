@@ -212,6 +212,11 @@ int segment_free(struct txn *txn, struct segment *segment)
 	return rc == -ENOENT ? 0 : rc;
 }
 
+void segment_look(struct segment *segment, struct segment_row *row)
+{
+	*row = segment->row;
+}
+
 /* No segment of these tests is frozen. */
 int segment_forget_live(struct txn *txn, struct segment *segment)
 {

@@ -29,10 +29,13 @@ class VerbFailed(Exception):
 
 
 class Pool:
-    """A pool of sparse files under WORKDIR. Volumes are exported as /NAME/VOLUME."""
+    """A pool of sparse files under WORKDIR, or in turn in the directories PLACES.
+
+    Volumes are exported as /NAME/VOLUME.
+    """
 
     def __init__(self, workdir, name='tank', data=4, parity=2, devices=6, device_bytes=1 << 30,
-                 cell=None):
+                 cell=None, places=()):
         self.workdir = os.fspath(workdir)
         self.name = name
         self.data, self.parity, self.cell = data, parity, cell
@@ -42,7 +45,8 @@ class Pool:
         self.log = os.path.join(self.workdir, 'verbs.log')
         for place in (self.state_dir, self.run_dir, self.device_dir):
             os.makedirs(place)
-        self.devices = [os.path.join(self.device_dir, f'd{i}') for i in range(devices)]
+        places = list(places) or [self.device_dir]
+        self.devices = [os.path.join(places[i % len(places)], f'd{i}') for i in range(devices)]
         for device in self.devices:
             with open(device, 'wb') as file:
                 file.truncate(device_bytes)
@@ -154,6 +158,13 @@ class Server:
 
     def alive(self):
         return self._daemon is not None and self._daemon.alive()
+
+    def pid(self):
+        return self._daemon.pid
+
+    def signal(self, number):
+        """Send it a signal, and do not wait for what comes of that."""
+        os.kill(self._daemon.pid, number)
 
     def kill9(self):
         """As a crash: SIGKILL to the server and what it started."""

@@ -1,0 +1,436 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""What the patches of nfs-ganesha are for: replies that are held until they are true, here while the
+pool's disk stands still or fails, and how the server starts, changes and ends."""
+
+import errno
+import os
+import re
+import signal
+import socket
+import struct
+import threading
+import time
+
+import pytest
+
+from conftest import Site
+from harness.disk import Disk
+from harness.host import wait_until
+from harness.mounted import Mounted
+from harness.remote import CommandFailed
+from harness.rpc import answers_null
+from harness.wire import (
+    ANONYMOUS, DELAY, FILE_SYNC, GETFH, IO, MODE, NOENT, OK, ROFS, SAVEFH, Call, Connection,
+    Refused, Session, commit, getattr_, lookup, mkdir, open_, putfh, read, remove, rename, replies,
+    setattr_, u32, unchecked, write)
+
+pytestmark = pytest.mark.millrace
+
+SHARE = 'share'
+SESSIONS = 4
+MIB = 1 << 20
+
+
+@pytest.fixture(scope='module')
+def disk(tmp_path_factory):
+    disk = Disk(tmp_path_factory.mktemp('disk'))
+    yield disk
+    disk.close()
+
+
+@pytest.fixture
+def start(backend, tmp_path_factory):
+    """start(places) makes a 4+2 pool with its devices there, serves it, and creates its share.
+
+    Of each test's own: no client of an earlier test is missed after a restart, so that there is
+    no grace period to wait for.
+    """
+    sites = []
+
+    def start(places):
+        sites.append(Site(backend, '127.0.0.1', tmp_path_factory.mktemp('site'), places=places))
+        sites[-1].pool.create_share(SHARE, mode=0o777)
+        return sites[-1]
+
+    yield start
+    for site in sites:
+        site.close()
+
+
+@pytest.fixture
+def site(start, disk):
+    return start([disk.path])
+
+
+def workers(site):
+    """Threads that the running server may answer requests with."""
+    with open(os.path.join(site.pool.run_dir, site.pool.name, 'ganesha.conf')) as file:
+        return int(re.search(r'RPC_Ioq_ThrdMax = (\d+);', file.read()).group(1))
+
+
+def text(number):
+    return b'%d\n' % number * 3000
+
+
+class Load:
+    """Sessions that each use all their slots at once: request number N belongs to file N."""
+
+    def __init__(self, site):
+        self.slots = workers(site)
+        self.sessions = [Session(site, slots=self.slots) for _ in range(SESSIONS)]
+        self.numbers = range(SESSIONS * self.slots)
+        self.root = self.sessions[0].root(SHARE)
+        self.calls = []
+
+    def start(self, operations):
+        """Send OPERATIONS(number) for all numbers."""
+        self.calls = [Call(self.sessions[n // self.slots], n % self.slots, *operations(n)).send()
+                      for n in self.numbers]
+
+    def replies(self):
+        """Await them all: pairs of a call and its reply."""
+        for at in range(0, len(self.calls), self.slots):
+            calls = self.calls[at:at + self.slots]
+            yield from zip(calls, replies(calls))
+
+    def finish(self):
+        """The results of the last operations."""
+        return [call.result(record) for call, record in self.replies()]
+
+    def statuses(self):
+        return [call.status(record) for call, record in self.replies()]
+
+    def run(self, operations):
+        self.start(operations)
+        return self.finish()
+
+    def make_files(self):
+        self.files = self.run(lambda n: (
+            putfh(self.root), open_(b'%d' % n, f'{n}', how=unchecked()),
+            write(ANONYMOUS, 0, b'before', FILE_SYNC), GETFH))
+
+    def wait_until_held(self, site):
+        """Every request is one that the server has begun."""
+        probe = Connection(site.server)
+        wait_until(lambda: all(call.is_under_way(probe) for call in self.calls), 60,
+                   'the server has begun every request')
+        probe.close()
+
+    def quiet(self):
+        return all(session.connection.quiet() for session in self.sessions)
+
+
+# What is acknowledged only when it is durable: the request, and whether it was done.
+CHANGES = {
+    'commit': (lambda load, n: (putfh(load.files[n]), commit()),
+               lambda load, s, n: content(s, load.files[n]) == text(n)),
+    'stable write': (lambda load, n: (putfh(load.files[n]),
+                                      write(ANONYMOUS, 0, text(n), FILE_SYNC)),
+                     lambda load, s, n: content(s, load.files[n]) == text(n)),
+    'create': (lambda load, n: (putfh(load.root), open_(b'%d' % n, f'new{n}', how=unchecked())),
+               lambda load, s, n: found(s, load.root, f'new{n}')),
+    'mkdir': (lambda load, n: (putfh(load.root), mkdir(f'new{n}')),
+              lambda load, s, n: found(s, load.root, f'new{n}')),
+    'rename': (lambda load, n: (putfh(load.root), SAVEFH, putfh(load.root),
+                                rename(f'{n}', f'new{n}')),
+               lambda load, s, n: (found(s, load.root, f'new{n}'),
+                                   found(s, load.root, f'{n}')) == (True, False)),
+    'remove': (lambda load, n: (putfh(load.root), remove(f'{n}')),
+               lambda load, s, n: not found(s, load.root, f'{n}')),
+    'chmod': (lambda load, n: (putfh(load.files[n]), setattr_(MODE, u32(0o600))),
+              lambda load, s, n: s.compound(putfh(load.files[n]), getattr_(MODE)) == 0o600),
+}
+
+
+def content(session, file):
+    return session.compound(putfh(file), read(ANONYMOUS, 0, MIB))[1]
+
+
+def found(session, root, name):
+    status = session.status(putfh(root), lookup(name))
+    assert status in (OK, NOENT)
+    return status == OK
+
+
+def missing(load, session, change):
+    """The numbers of the requests that were not done."""
+    return [n for n in load.numbers if not CHANGES[change][1](load, session, n)]
+
+
+def make_large(session, root, parts):
+    """A file of random MiB, and these; nothing of it is in the server's memory after a restart."""
+    file = session.create(root, 'large')
+    for number, part in enumerate(parts):
+        session.compound(putfh(file), write(ANONYMOUS, number * MIB, part))
+    session.compound(putfh(file), commit())
+    return file
+
+
+@pytest.mark.parametrize('change', CHANGES)
+def test_reads_go_on_while_more_replies_than_workers_are_held(site, disk, change):
+    reader = Session(site)
+    parts = [os.urandom(MIB) for _ in range(6)]
+    large = make_large(reader, reader.root(SHARE), parts)
+    load = Load(site)
+    load.make_files()
+    for session in (reader, *load.sessions):
+        session.end()
+    site.server.restart()
+    for session in (reader, *load.sessions):
+        session.connect()
+
+    def part(number):
+        return reader.compound(putfh(large), read(ANONYMOUS, number * MIB, MIB))[1]
+
+    assert part(0) == parts[0]
+    load.run(lambda n: (putfh(load.files[n]), write(ANONYMOUS, 0, text(n))))
+    with disk.frozen():
+        load.start(lambda n: CHANGES[change][0](load, n))
+        load.wait_until_held(site)
+        assert len(load.calls) > workers(site)
+        assert [part(number) for number in (0, 1, 2, 0, 3, 4, 5)] == \
+            [parts[number] for number in (0, 1, 2, 0, 3, 4, 5)]
+        assert load.quiet()
+        load.wait_until_held(site)
+    assert len(load.finish()) == len(load.numbers)
+    assert missing(load, reader, change) == []
+    reader.kill9()
+    assert missing(load, reader, change) == []
+
+
+def test_a_resend_of_a_held_request_waits_for_nobody(site, disk):
+    session, other = Session(site), Session(site)
+    root = session.root(SHARE)
+    file = session.create(root, 'file', b'bytes')
+    more = [Connection(site.server) for _ in range(2 * workers(site))]
+    with disk.frozen():
+        call = Call(session, 3, putfh(root), mkdir('new'), GETFH).send()
+        wait_until(lambda: call.is_under_way(more[0]), 60, 'the server has begun')
+        for connection in more:
+            call.send(connection)
+        for connection in more:
+            assert call.status(connection.receive()) == DELAY
+        assert content(other, file) == b'bytes'
+        assert session.connection.quiet()
+    record, = replies([call])
+    handle = call.result(record)
+    for connection in [session.connection, *more]:
+        call.send(connection)
+        assert connection.receive() == record
+        connection.close()
+    assert other.compound(putfh(root), lookup('new'), GETFH) == handle
+
+
+@pytest.mark.parametrize('abort', (False, True), ids=('closed', 'reset'))
+def test_what_a_client_left_is_done_and_its_reply_kept(site, disk, abort):
+    load, other = Load(site), Session(site)
+    load.make_files()
+    with disk.frozen():
+        load.start(lambda n: CHANGES['stable write'][0](load, n))
+        load.wait_until_held(site)
+        for session in load.sessions:
+            hang_up(session.connection, abort)
+        assert other.compound(putfh(load.root), lookup('0'), GETFH) == load.files[0]
+    for session in load.sessions:
+        session.connection = Connection(site.server)
+    answers = [answer(call) for call in load.calls]
+    assert [n for n in load.numbers if answers[n][:2] != (len(text(n)), FILE_SYNC)] == []
+    other.kill9()
+    assert missing(load, other, 'stable write') == []
+
+
+def hang_up(connection, abort):
+    if abort:
+        connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
+    connection.close()
+
+
+def answer(call):
+    """What the server says to a resend when it has an answer."""
+    def once():
+        try:
+            return call.send().result(call.session.connection.receive())
+        except Refused as refused:
+            assert refused.status == DELAY
+            return None
+
+    return wait_until(once, 60, 'the reply')
+
+
+def test_kill9_while_replies_are_held(site, disk):
+    """Nothing more was acknowledged; what was is there, and the pool opens."""
+    load, other = Load(site), Session(site)
+    load.make_files()
+    with disk.frozen():
+        load.start(lambda n: CHANGES['stable write'][0](load, n))
+        load.wait_until_held(site)
+        assert load.quiet()
+        site.server.signal(signal.SIGKILL)
+    other.kill9()
+    assert {content(other, load.files[n]) for n in load.numbers} <= \
+        {b'before', *map(text, load.numbers)}
+
+
+def test_sigterm_awaits_held_replies(site, disk):
+    load, other = Load(site), Session(site)
+    load.make_files()
+    with disk.frozen():
+        load.start(lambda n: CHANGES['stable write'][0](load, n))
+        load.wait_until_held(site)
+        site.server.signal(signal.SIGTERM)
+        wait_until(lambda: not answers_null(site.server.address, site.server.port, 1), 15,
+                   'the server takes no more requests')
+        assert load.quiet()
+    assert len(load.finish()) == len(load.numbers)
+    site.server.stop()
+    assert site.pool.status()['state'] == 'idle'
+    site.server.start()
+    other.reconnect()
+    assert missing(load, other, 'stable write') == []
+
+
+# --- what cannot become durable ---
+
+@pytest.fixture
+def breaking(start, disk, tmp_path, request):
+    """As many of its devices as the test says are on the disk, which will fail."""
+    site = start([disk.path] * request.param + [tmp_path] * (6 - request.param))
+    yield site
+    site.close()
+    disk.repair()
+
+
+@pytest.mark.parametrize('breaking', (4, 6), indirect=True)
+@pytest.mark.parametrize('change', ('commit', 'stable write', 'mkdir', 'remove'))
+def test_a_held_reply_becomes_an_error_when_the_journal_fails(breaking, disk, change):
+    """Nothing is acknowledged any more; the devices come back, and what was before is there."""
+    load, other = Load(breaking), Session(breaking)
+    load.make_files()
+    load.run(lambda n: (putfh(load.files[n]), write(ANONYMOUS, 0, text(n))))
+    with disk.frozen():
+        load.start(lambda n: CHANGES[change][0](load, n))
+        load.wait_until_held(breaking)
+        disk.fail()
+    assert set(load.statuses()) == {IO}
+    assert other.status(putfh(load.root), mkdir('later')) in (IO, ROFS)
+    assert other.status(putfh(load.root), getattr_(MODE)) == OK
+    with pytest.raises(RuntimeError, match='stopped with exit 1'):
+        breaking.server.stop()
+    disk.repair()
+    breaking.server.start()
+    other.reconnect()
+    for n in load.numbers:
+        assert content(other, load.files[n]) in (b'before', text(n))
+    assert other.status(putfh(load.root), mkdir('later')) == OK
+    other.kill9()
+    assert found(other, load.root, 'later')
+
+
+def test_an_outage_of_more_devices_than_parity_loses_nothing_acknowledged(start, tmp_path):
+    """Three of six go at the same moment and are back, unhurt, when the server starts again."""
+    lost, away = tmp_path / 'lost', tmp_path / 'away'
+    lost.mkdir()
+    site = start([lost] * 3 + [tmp_path] * 3)
+    session = Session(site)
+    root, count = session.root(SHARE), 0
+    lost.rename(away)
+    deadline = time.monotonic() + 60
+    while session.status(putfh(root), mkdir(f'{count}')) == OK:
+        count += 1
+        assert time.monotonic() < deadline, 'the server has not noticed'
+    site.server.kill9()
+    away.rename(lost)
+    site.server.start()
+    session.reconnect()
+    assert [n for n in range(count) if not found(session, root, f'{n}')] == []
+
+
+# --- the server's life ---
+
+@pytest.mark.parametrize('lost', (3, 6))
+def test_a_server_whose_pool_does_not_open_ends_and_names_it(backend, tmp_path_factory, lost):
+    make_pool, make_server = backend
+    pool = make_pool(tmp_path_factory.mktemp('site'), name='granary').create()
+    server = make_server(pool, '127.0.0.1')
+    for device in range(lost):
+        pool.lose_device(device)
+    with pytest.raises(RuntimeError, match='ended while starting, exit [1-9](?s:.*)granary'):
+        server.start()
+    assert not server.alive()
+    done = pool.verb('serve', 'granary', '--listen', '127.0.0.1', '--port', str(server.port),
+                     check=False)
+    assert done.returncode != 0 and 'granary' in done.stderr
+    assert not answers_null(server.address, server.port)
+    pool.close()
+
+
+def keep_creating(session, root, done):
+    try:
+        while True:
+            session.create(root, f'{session.name.hex()}-{len(done)}', text(len(done)))
+            done.append(len(done))
+    except OSError:
+        pass  # the server has ended
+
+
+def test_sigterm_under_load(site):
+    """Exit 0, the pool is closed, and whatever was acknowledged is there."""
+    sessions = [Session(site) for _ in range(2 * workers(site))]
+    root, done = sessions[0].root(SHARE), [[] for _ in sessions]
+    threads = [threading.Thread(target=keep_creating, args=(session, root, numbers))
+               for session, numbers in zip(sessions, done)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: min(map(len, done)) >= 5, 120, 'every client has made files')
+    site.server.stop()
+    for thread in threads:
+        thread.join(60)
+    assert site.pool.status()['state'] == 'idle'
+    site.pool.check()
+    site.server.start()
+    reader = Session(site)
+    for session, numbers in zip(sessions, done):
+        for n in numbers:
+            file = reader.compound(putfh(root), lookup(f'{session.name.hex()}-{n}'), GETFH)
+            assert content(reader, file) == text(n)
+
+
+def attempt(path):
+    """The error number of making and removing a file; 0 when that works."""
+    try:
+        os.close(os.open(f'{path}/try', os.O_CREAT | os.O_WRONLY))
+        os.unlink(f'{path}/try')
+        return 0
+    except OSError as error:
+        return error.errno
+
+
+@pytest.fixture
+def reachable(make_site):
+    """A site that listens where the client is."""
+    site = make_site()
+    yield site
+    site.close()
+
+
+def test_exports_come_and_go_under_mounted_clients(client, reachable):
+    site, pid = reachable, reachable.server.pid()
+    site.pool.create_share('stays')
+    stays = Mounted(client, site, 'stays').mount()
+    for round_ in range(3):
+        site.pool.create_share('goes')
+        goes = Mounted(client, site, 'goes').mount()
+        assert client.run(['ls', '-A', goes.path]).stdout == b''
+        client.run(f'echo {round_} > {goes.path}/file')
+        site.pool.set('share', 'goes', 'nfs.clients', '*:ro')
+        assert goes.call(attempt) in (errno.EROFS, errno.EACCES)
+        site.pool.set('share', 'goes', 'nfs.clients', '*:rw')
+        assert (goes.call(attempt), stays.call(attempt)) == (0, 0)
+        site.pool.destroy_share('goes')
+        assert goes.call(attempt) == errno.ESTALE
+        client.umount(goes.path, force=True)
+        with pytest.raises(CommandFailed):
+            goes.mount()
+        assert stays.call(attempt) == 0
+    assert site.server.pid() == pid and site.server.alive()
+    stays.close()
