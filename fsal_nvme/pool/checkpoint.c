@@ -221,6 +221,28 @@ static int checkpoint_root(struct pool *pool)
 	return rc;
 }
 
+static int note_size(struct pool *pool, struct env *env, void *data)
+{
+	uint64_t *most = data, bytes = env_bytes(env);
+
+	if (bytes > *most)
+		*most = bytes;
+	return 0;
+}
+
+/* A checkpoint writes one image at a time beside the one that it replaces, the pool's own last. */
+void checkpoint_measure(struct pool *pool)
+{
+	uint64_t size = pool_segment_bytes(pool), most = 0, own, left;
+
+	if (!size || each_env(pool, note_size, &most))
+		return;
+	own = (env_bytes(pool->env) + size - 1) / size;
+	left = place_capacity(pool) + segment_stock(pool);
+	atomic_store(&pool->image_segments, (most + size - 1) / size + own);
+	atomic_store(&pool->image_room, left > own ? (left - own) * size : 0);
+}
+
 static int checkpoint_changed(struct pool *pool, struct env *env, void *data)
 {
 	struct journal_position from;
@@ -247,6 +269,7 @@ int pool_checkpoint(struct pool *pool)
 	pthread_mutex_lock(&pool->maintain_lock);
 	txn_urgent_begin();
 	rc = checkpoint_locked(pool);
+	checkpoint_measure(pool);
 	txn_urgent_end();
 	pthread_mutex_unlock(&pool->maintain_lock);
 	return rc;

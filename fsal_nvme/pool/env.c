@@ -466,6 +466,16 @@ static bool file_system_full(struct env *env, uint64_t used)
 	return false;
 }
 
+uint64_t env_bytes(struct env *env)
+{
+	MDB_stat stat;
+
+	if (mdb_env_stat(env->store->mdb, &stat))
+		return 0;
+	return (stat.ms_branch_pages + stat.ms_leaf_pages + stat.ms_overflow_pages) *
+	       (uint64_t)PAGE;
+}
+
 bool env_is_full(struct env *env)
 {
 	MDB_envinfo info;
@@ -473,7 +483,7 @@ bool env_is_full(struct env *env)
 
 	mdb_env_info(env->store->mdb, &info);
 	used = info.me_last_pgno + 1;
-	if (file_system_full(env, used))
+	if (file_system_full(env, used) || env_bytes(env) > atomic_load(&env->pool->image_room))
 		return true;
 	if (used <= env->limit)
 		return false;

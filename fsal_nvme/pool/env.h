@@ -115,6 +115,8 @@ int env_view_begin(struct env *env, struct view **view);
 void env_view_end(struct env *env, struct view *view);
 /* Under the write lock: whether only what does not make it larger may be committed. */
 bool env_is_full(struct env *env);
+/* Of the pages in use; about what its image takes, not less. */
+uint64_t env_bytes(struct env *env);
 /* Around journal_append() of a record that changes `env`, under its write lock. */
 void env_change_begin(struct env *env);
 void env_change_end(struct env *env, uint64_t lsn);

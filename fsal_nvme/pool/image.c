@@ -72,7 +72,7 @@ static int write_piece(struct image_writer *w)
 	if (!w->filled)
 		return 0;
 	XXH64_update(w->hash, w->piece, w->filled);
-	rc = stream_append(w->stream, &iov, 1, w->filled, false, extents, &count);
+	rc = stream_append(w->stream, &iov, 1, w->filled, 0, extents, &count);
 	if (rc)
 		return rc;
 	for (unsigned i = 0; i < count; i++) {

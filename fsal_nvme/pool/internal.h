@@ -163,8 +163,10 @@ struct member *segment_member(struct pool *pool, const struct segment *s, unsign
  * gets a reference; row.volume and purpose are set in memory and recorded by the first txn_refer()
  * or by closing it. Waits; not under a transaction.
  */
-int segment_take(
-	struct pool *pool, uint32_t volume, enum segment_purpose purpose, struct segment **segment);
+int segment_take(struct pool *pool, uint32_t volume, enum segment_purpose purpose, bool reserved,
+	struct segment **segment);
+/* Segments that data leaves alone: for the next checkpoint, and for the compactor. */
+uint64_t segment_reserve(struct pool *pool);
 /* The pool environment's write lock guards a segment's state, rows, live bytes and `freed`, and
  * next_segment. A transaction that was begun without a volume holds it; others take it so. */
 int txn_own_pool(struct txn *txn);
@@ -278,6 +280,15 @@ int image_write(struct pool *pool, struct env *env, struct image_row *image,
 	struct journal_position *from, struct segment_row *segments, unsigned *count);
 /* Loads an image into an empty environment, checking all of it. Waits. */
 int image_load(struct pool *pool, struct env *env, const struct image_row *image);
+
+/* --- checkpoint.c, status.c --------------------------------------------------------------------
+ */
+
+/* Measures what the next checkpoint needs: image_segments, image_room. With maintain_lock, or
+ * before there are other threads. */
+void checkpoint_measure(struct pool *pool);
+/* Of file data that a new segment takes, with the devices that are in use now. */
+uint64_t pool_segment_bytes(struct pool *pool);
 
 /* --- journal.c
  * ------------------------------------------------------------------------------------ */
@@ -408,7 +419,9 @@ struct pool {
 	unsigned stream_count; /* big-file streams in use */
 	struct segment **stock; /* reserved and durable; under table_lock */
 	unsigned stock_count, stock_size;
-	uint32_t reserve_segments; /* kept for images and compaction */
+	uint32_t reserve_segments; /* at least so many are kept for images and compaction */
+	_Atomic uint64_t image_segments; /* as the next checkpoint may need at a time */
+	_Atomic uint64_t image_room; /* bytes that a volume's image may take */
 
 	pthread_mutex_t slots_lock; /* slot maps and counts of all members; taken last */
 	pthread_mutex_t drop_lock; /* one pool_drop_failing() at a time */

@@ -87,6 +87,7 @@ int pool_maintain(struct pool *pool)
 	members_find_vanished(pool);
 	pthread_mutex_lock(&pool->maintain_lock);
 	rc = round_of_work(pool);
+	checkpoint_measure(pool);
 	pthread_mutex_unlock(&pool->maintain_lock);
 	if (!rc && journal_wants_checkpoint(pool))
 		rc = pool_checkpoint(pool);

@@ -444,6 +444,7 @@ static void set_limits(struct pool *pool)
 	pool->stock_size = capacity / 64 < 2   ? 2
 			   : capacity / 64 > 8 ? 8
 					       : (unsigned)(capacity / 64);
+	atomic_init(&pool->image_room, UINT64_MAX);
 	pool->reserve_segments = capacity / 32 < 4 ? 4 : (uint32_t)(capacity / 32);
 	pool->stock = calloc(pool->stock_size, sizeof(*pool->stock));
 }
@@ -453,6 +454,7 @@ static int finish(struct opening *o)
 	struct pool *pool = o->pool;
 	int rc;
 
+	checkpoint_measure(o->pool);
 	/* May use the last of the journal: in a full pool, a checkpoint that makes room in it needs
 	 * the slots that are freed here. */
 	txn_urgent_begin();

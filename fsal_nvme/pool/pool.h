@@ -266,15 +266,20 @@ int stream_open(struct pool *pool, uint32_t volume, struct stream **stream);
 /* Pads and submits its open row, leaves its segment to be closed. Does not wait. */
 void stream_close(struct stream *stream);
 
+enum append_flags {
+	APPEND_PACKED =
+		1, /* up to a cell's worth into one cell where that fits: whole small files */
+	APPEND_RESERVED = 2, /* for the compactor: also from what a full pool keeps for it */
+};
+
 /*
  * Appends bytes; they are copied before it returns. Fills extents[0..*count), *count of them at
  * most on entry (8 is always enough for up to 1 MiB; -E2BIG else), which cover the bytes in order.
- * `packed` puts up to a cell's worth into one cell where that fits (for whole small files);
- * without it bytes go on right behind the last append, also in the middle of a block. Waits for
+ * Not packed, bytes go on right behind the last append, also in the middle of a block. Waits for
  * row memory when that is used up. -ENOSPC before anything is taken.
  */
 int stream_append(struct stream *stream, const struct iovec *iov, unsigned iov_count, size_t length,
-	bool packed, struct extent *extents, unsigned *count);
+	unsigned flags, struct extent *extents, unsigned *count);
 /* Bytes that were appended and will never be referred to. */
 void pool_abandon_extents(struct pool *pool, const struct extent *extents, unsigned count);
 

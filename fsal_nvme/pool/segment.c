@@ -16,6 +16,8 @@
 
 #include "pool/internal.h"
 
+#define COMPACTION_SEGMENTS 2u /* that it always finds, beside the images */
+
 /* --- addresses ------------------------------------------------------------------------------- */
 
 struct member *segment_member(struct pool *pool, const struct segment *s, unsigned chunk)
@@ -451,14 +453,29 @@ unsigned segment_stock(struct pool *pool)
 	return count;
 }
 
-int segment_take(
-	struct pool *pool, uint32_t volume, enum segment_purpose purpose, struct segment **segment)
+uint64_t segment_reserve(struct pool *pool)
+{
+	uint64_t images = atomic_load(&pool->image_segments) + COMPACTION_SEGMENTS;
+
+	return images > pool->reserve_segments ? images : pool->reserve_segments;
+}
+
+/* Data leaves the reserve alone, the compactor what the images need, the images nothing. */
+static bool may_take(struct pool *pool, enum segment_purpose purpose, bool reserved)
+{
+	if (purpose != PURPOSE_DATA)
+		return true;
+	return place_capacity(pool) + segment_stock(pool) >
+	       (reserved ? atomic_load(&pool->image_segments) : segment_reserve(pool));
+}
+
+int segment_take(struct pool *pool, uint32_t volume, enum segment_purpose purpose, bool reserved,
+	struct segment **segment)
 {
 	unsigned count = 0;
 	int rc;
 
-	if (purpose == PURPOSE_DATA &&
-		place_capacity(pool) + segment_stock(pool) <= pool->reserve_segments)
+	if (!may_take(pool, purpose, reserved))
 		return -ENOSPC;
 	rc = stock_take(pool, segment);
 	if (rc == -ENOENT)

@@ -18,6 +18,11 @@ static unsigned data_width(struct pool *pool)
 	return usable - pool->m < pool->k ? usable - pool->m : pool->k;
 }
 
+uint64_t pool_segment_bytes(struct pool *pool)
+{
+	return segment_capacity(pool, data_width(pool));
+}
+
 static void device_status(struct pool *pool, unsigned i, struct pool_device_status *d)
 {
 	struct member *member = &pool->devices[i];
@@ -106,9 +111,8 @@ void pool_status(struct pool *pool, struct pool_status *status)
 		status->summary.devices_found += status->devices[i].state == DEVICE_ACTIVE;
 	}
 	each_row(pool, count_segment, status);
-	status->usable =
-		status->used + place_capacity(pool) * segment_capacity(pool, data_width(pool));
-	status->reserve = pool->reserve_segments * segment_capacity(pool, data_width(pool));
+	status->usable = status->used + place_capacity(pool) * pool_segment_bytes(pool);
+	status->reserve = segment_reserve(pool) * pool_segment_bytes(pool);
 	status->journal_size = pool->header.journal_size;
 	status->journal_used = journal_used(pool);
 	status->domain_may_die = place_domain_may_die(pool);
@@ -124,8 +128,7 @@ void pool_space(struct pool *pool, uint64_t *total, uint64_t *free_bytes)
 	if (!status)
 		return;
 	pool_status(pool, status);
-	left = status->usable - status->used +
-	       segment_stock(pool) * segment_capacity(pool, data_width(pool));
+	left = status->usable - status->used + segment_stock(pool) * pool_segment_bytes(pool);
 	*total = status->usable > status->reserve ? status->usable - status->reserve : 0;
 	*free_bytes = left > status->reserve ? left - status->reserve : 0;
 	free(status);

@@ -67,6 +67,7 @@ struct append {
 	size_t skip;
 	size_t left; /* bytes without a place */
 	bool packed;
+	bool reserved;
 	struct extent *extents;
 	unsigned count, limit;
 	struct piece pieces[PIECES_MAX];
@@ -300,7 +301,8 @@ static int take_segment(struct append *a)
 
 	copy_pieces(a);
 	for (unsigned i = 0; i < TAKE_TRIES; i++) {
-		rc = segment_take(stream->pool, stream->volume, stream->purpose, &segment);
+		rc = segment_take(
+			stream->pool, stream->volume, stream->purpose, a->reserved, &segment);
 		if (rc)
 			return rc;
 		rc = prepare_segment(stream->pool, segment);
@@ -478,12 +480,13 @@ static int may_append(struct pool *pool)
 }
 
 int stream_append(struct stream *stream, const struct iovec *iov, unsigned iov_count, size_t length,
-	bool packed, struct extent *extents, unsigned *count)
+	unsigned flags, struct extent *extents, unsigned *count)
 {
 	struct append a = {.to = (struct appender *)stream,
 		.iov = iov,
 		.left = length,
-		.packed = packed,
+		.packed = flags & APPEND_PACKED,
+		.reserved = flags & APPEND_RESERVED,
 		.extents = extents,
 		.limit = *count};
 	size_t given = 0;

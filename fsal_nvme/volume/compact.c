@@ -99,8 +99,8 @@ static int copy(struct compaction *c, struct move *move)
 	if (r)
 		return r;
 	move->count = APPEND_EXTENTS;
-	r = lane_append(
-		c->volume, &c->lane, &iov, 1, iov.iov_len, !move->at, move->fresh, &move->count);
+	r = lane_append(c->volume, &c->lane, &iov, 1, iov.iov_len,
+		APPEND_RESERVED | (move->at ? 0 : APPEND_PACKED), move->fresh, &move->count);
 	if (r)
 		move->count = 0;
 	return r;

@@ -66,7 +66,8 @@ static int stage_some(struct volume *volume, struct lane_user *lane, struct over
 	int r = overlay_reserve(volume, overlay, APPEND_EXTENTS);
 
 	if (!r)
-		r = lane_append(volume, lane, iov, iov_count, length, packed, extents, &count);
+		r = lane_append(volume, lane, iov, iov_count, length, packed ? APPEND_PACKED : 0,
+			extents, &count);
 	if (r)
 		return r;
 	for (unsigned i = 0; i < count; i++) {

@@ -163,7 +163,7 @@ struct lane_user {
 
 /* Appends up to APPEND_MAX bytes. */
 int lane_append(struct volume *volume, struct lane_user *user, const struct iovec *iov,
-	unsigned iov_count, size_t length, bool packed, struct extent *extents, unsigned *count);
+	unsigned iov_count, size_t length, unsigned flags, struct extent *extents, unsigned *count);
 /* It appends no more, for now. */
 void lane_leave(struct volume *volume, struct lane_user *user);
 /* Closes spare lanes beyond the allowed number or idle for long, or all spare ones. */

@@ -130,7 +130,7 @@ static void make_lanes(struct volume *volume)
 }
 
 int lane_append(struct volume *volume, struct lane_user *user, const struct iovec *iov,
-	unsigned iov_count, size_t length, bool packed, struct extent *extents, unsigned *count)
+	unsigned iov_count, size_t length, unsigned flags, struct extent *extents, unsigned *count)
 {
 	struct lane *lane;
 	int r = choose(volume, user, length, &lane);
@@ -141,8 +141,9 @@ int lane_append(struct volume *volume, struct lane_user *user, const struct iove
 	}
 	if (r)
 		return r;
-	packed = packed && lane == volume->shared;
-	r = stream_append(lane->stream, iov, iov_count, length, packed, extents, count);
+	if (lane != volume->shared)
+		flags &= ~(unsigned)APPEND_PACKED;
+	r = stream_append(lane->stream, iov, iov_count, length, flags, extents, count);
 	pthread_mutex_lock(&volume->lanes_lock);
 	lane->busy--;
 	lane->used = engine_clock(volume->engine);

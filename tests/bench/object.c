@@ -116,8 +116,8 @@ static void append_all(struct writing *w, uint8_t *source)
 		struct iovec iov = {source + (size_t)(i % SOURCES) * MIB, MIB};
 		unsigned extents = EXTENTS;
 
-		bench_must(stream_append(
-				   w->stream, &iov, 1, MIB, false, w->places[i].extents, &extents),
+		bench_must(
+			stream_append(w->stream, &iov, 1, MIB, 0, w->places[i].extents, &extents),
 			"stream_append");
 		w->places[i].count = extents;
 		pthread_mutex_lock(&w->lock);

@@ -259,7 +259,7 @@ void stream_close(struct stream *stream)
 }
 
 int stream_append(struct stream *stream, const struct iovec *iov, unsigned iov_count, size_t length,
-	bool packed, struct extent *extents, unsigned *count)
+	unsigned flags, struct extent *extents, unsigned *count)
 {
 	const uint8_t *at = iov->iov_base;
 	unsigned n = 0;
@@ -328,6 +328,7 @@ static struct pool *fake_open(uint64_t epoch)
 	pool->m = 2;
 	pool->header.cell = 16384;
 	pool->options.metadata_limit = fake_metadata_limit;
+	atomic_init(&pool->image_room, UINT64_MAX);
 	pthread_mutex_init(&pool->volumes_lock, NULL);
 	assert_int_equal(env_create(pool, 0, NULL, &pool->env), 0);
 	fake.pool = pool;

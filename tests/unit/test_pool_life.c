@@ -39,7 +39,7 @@ static int put_data(struct pool *pool, struct stream *stream, struct env *env, c
 	int rc;
 
 	*count = 8;
-	rc = stream_append(stream, &iov, 1, length, false, extents, count);
+	rc = stream_append(stream, &iov, 1, length, 0, extents, count);
 	if (!rc)
 		rc = pool_settle(pool, extents, *count);
 	if (!rc)

@@ -1455,7 +1455,7 @@ static void append_written(struct written *w, size_t length)
 
 		assert_true(w->count + 8 <= 64);
 		assert_int_equal(
-			stream_append(stream, &iov, 1, n, false, w->extents + w->count, &count), 0);
+			stream_append(stream, &iov, 1, n, 0, w->extents + w->count, &count), 0);
 		w->count += count;
 		at += n;
 	}

@@ -436,17 +436,16 @@ static void what_does_not_fit_is_refused_and_given_up(void **state)
 	unsigned count = 2;
 
 	assert_int_equal(stream_append(stream, &(struct iovec){bytes, 3 * ROW * SLOT_ROWS}, 1,
-				 3 * ROW * SLOT_ROWS, false, extents, &count),
+				 3 * ROW * SLOT_ROWS, 0, extents, &count),
 		-E2BIG);
 	assert_int_equal(count, 0);
 	assert_int_equal(atomic_load(&segment->unreferred), ROW / 2);
 	count = 2;
-	assert_int_equal(
-		stream_append(stream, &(struct iovec){bytes, 5}, 1, 6, false, extents, &count),
+	assert_int_equal(stream_append(stream, &(struct iovec){bytes, 5}, 1, 6, 0, extents, &count),
 		-EINVAL);
 	count = 2;
 	assert_int_equal(
-		stream_append(stream, &(struct iovec){bytes, 5}, 1, 0, false, extents, &count), 0);
+		stream_append(stream, &(struct iovec){bytes, 5}, 1, 0, 0, extents, &count), 0);
 	assert_int_equal(count, 0);
 	free(bytes);
 	assert_int_equal(store(f, file), 0);
@@ -744,7 +743,7 @@ static struct file *many_tails(struct fixture *f, struct stream *stream)
 	for (unsigned i = 0; i < 6000; i++) {
 		unsigned count = 1;
 
-		assert_int_equal(stream_append(stream, &(struct iovec){"tailtail", 8}, 1, 8, false,
+		assert_int_equal(stream_append(stream, &(struct iovec){"tailtail", 8}, 1, 8, 0,
 					 &extents[i], &count),
 			0);
 	}
@@ -1169,14 +1168,13 @@ static struct file *append_short_of_memory(
 
 	*file = (struct file){.length = 3 * ROW - 9, .count = EXTENTS_MAX};
 	shortage_begin(s, APPEND);
-	rc = stream_append(stream, &iov, 1, file->length, false, file->extents, &file->count);
+	rc = stream_append(stream, &iov, 1, file->length, 0, file->extents, &file->count);
 	shortage_end(s, APPEND);
 	if (rc) {
 		assert_int_equal(rc, -ENOMEM);
 		assert_int_equal(file->count, 0);
 		file->count = EXTENTS_MAX;
-		rc = stream_append(
-			stream, &iov, 1, file->length, false, file->extents, &file->count);
+		rc = stream_append(stream, &iov, 1, file->length, 0, file->extents, &file->count);
 		assert_int_equal(rc, 0);
 	}
 	free(bytes);

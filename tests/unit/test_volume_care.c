@@ -306,6 +306,86 @@ static void deletes_when_it_is_full(void **state)
 	}
 }
 
+/* Makes files "f0", "f1" ... of that many bytes until there is no room; how many. */
+static unsigned fill_with_files(size_t length)
+{
+	unsigned count = 0;
+	int r = 0;
+
+	while (!r) {
+		struct volume_new new = {
+			.type = VOLUME_FILE, .set = {.mask = VOLUME_SET_MODE, .mode = 0644}};
+		struct volume_attributes made;
+		struct volume_file *file;
+		char name[16];
+		uint64_t lsn;
+
+		snprintf(name, sizeof(name), "f%u", count);
+		r = volume_make(fixture.volume, VOLUME_ROOT, name, &new, &made, &lsn);
+		if (r)
+			break;
+		count++;
+		file = must_get(fixture.volume, made.ino);
+		r = write_seeded(file, 0, length, count);
+		if (!r)
+			r = volume_commit_wait(file);
+		volume_file_put(file);
+		assert_int_equal(pool_maintain(fixture.pool), 0);
+	}
+	assert_int_equal(r, -ENOSPC);
+	return count;
+}
+
+static void unlink_files(unsigned count, unsigned step)
+{
+	char name[16];
+
+	for (unsigned i = 0; i < count; i += step) {
+		snprintf(name, sizeof(name), "f%u", i);
+		must_unlink(fixture.volume, VOLUME_ROOT, name);
+	}
+	must_sync(&fixture);
+	assert_int_equal(pool_maintain(fixture.pool), 0);
+}
+
+/* No segment is empty then: what was deleted can be written again since compaction finds a place.
+ */
+static void compacts_when_it_is_full(void **state)
+{
+	unsigned count = fill_with_files(12 * KIB);
+	char name[16];
+
+	assert_true(count > 100);
+	unlink_files(count, 2);
+	for (unsigned i = 0; i < count / 4; i++) {
+		struct volume_file *file;
+
+		assert_int_equal(volume_maintain(fixture.volume), 0);
+		assert_int_equal(pool_maintain(fixture.pool), 0);
+		snprintf(name, sizeof(name), "g%u", i);
+		file = make_file(name);
+		assert_int_equal(write_seeded(file, 0, 12 * KIB, i), 0);
+		assert_int_equal(volume_commit_wait(file), 0);
+		volume_file_put(file);
+	}
+	must_be_sound(&fixture);
+}
+
+/* Metadata grow no larger than a checkpoint finds room for. */
+static void keeps_room_for_its_images(void **state)
+{
+	unsigned count = fill_with_files(2000);
+
+	assert_true(count > 100);
+	assert_int_equal(pool_checkpoint(fixture.pool), 0);
+	volume_fixture_crash(&fixture, SIM_RANDOM);
+	assert_int_equal(pool_checkpoint(fixture.pool), 0);
+	unlink_files(count, 1);
+	assert_int_equal(pool_checkpoint(fixture.pool), 0);
+	assert_true(fill_with_files(2000) > count / 2);
+	must_be_sound(&fixture);
+}
+
 /* --- verify ----------------------------------------------------------------------------------- */
 
 struct bad {
@@ -427,6 +507,8 @@ int main(void)
 		TEST(compacts_sparse_segments),
 		TEST(moves_every_segment),
 		TEST(deletes_when_it_is_full),
+		TEST(compacts_when_it_is_full),
+		TEST(keeps_room_for_its_images),
 		BROKEN(names_files_that_are_lost),
 		BROKEN(sees_rows_that_contradict),
 	};
