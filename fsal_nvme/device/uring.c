@@ -56,14 +56,14 @@ static void uring_submit(struct engine *engine, struct io **ios, unsigned count)
 
 static void add_counters(struct engine_counters *sum, struct ring *ring)
 {
-	pthread_mutex_lock(&ring->lock);
+	pthread_mutex_lock(&ring->counters_lock);
 	sum->reads += ring->counters.reads;
 	sum->read_bytes += ring->counters.read_bytes;
 	sum->writes += ring->counters.writes;
 	sum->write_bytes += ring->counters.write_bytes;
 	sum->flushes += ring->counters.flushes;
 	sum->errors += ring->counters.errors;
-	pthread_mutex_unlock(&ring->lock);
+	pthread_mutex_unlock(&ring->counters_lock);
 }
 
 static void uring_counters(struct engine *engine, struct engine_counters *counters)

@@ -38,13 +38,15 @@ struct ring {
 	struct uring_engine *engine;
 	struct io_uring uring;
 	pthread_t thread;
-	pthread_mutex_t lock; /* the submission side of `uring`, and all below */
-	unsigned depth, in_kernel;
+	unsigned depth;
+	atomic_uint in_kernel; /* requests: up under `lock`, down by the ring's thread */
+	pthread_mutex_t lock; /* the submission side of `uring`, the list, the slots */
 	struct io *waiting, **waiting_last; /* io->engine_data: bytes transferred so far */
+	atomic_uint waiting_count;
+	pthread_mutex_t counters_lock;
 	struct engine_counters counters;
 	bool buffers_registered, files_registered; /* set before the thread starts */
 	bool slot_used[FILE_SLOTS];
-	bool stopping;
 };
 
 struct uring_engine {

@@ -126,6 +126,7 @@ static void append(struct ring *ring, struct io *io)
 	io->next = NULL;
 	*ring->waiting_last = io;
 	ring->waiting_last = &io->next;
+	atomic_fetch_add(&ring->waiting_count, 1);
 }
 
 static struct io *take_waiting(struct ring *ring)
@@ -135,18 +136,19 @@ static struct io *take_waiting(struct ring *ring)
 	ring->waiting = io->next;
 	if (!ring->waiting)
 		ring->waiting_last = &ring->waiting;
+	atomic_fetch_sub(&ring->waiting_count, 1);
 	return io;
 }
 
 /* Moves waiting requests into the kernel as the depth allows. Called with the lock. */
 static void move_up(struct ring *ring)
 {
-	while (ring->waiting && ring->in_kernel < ring->depth) {
+	while (ring->waiting && atomic_load(&ring->in_kernel) < ring->depth) {
 		struct io_uring_sqe *sqe = io_uring_get_sqe(&ring->uring);
 
 		assert(sqe);
 		prepare(ring, take_waiting(ring), sqe);
-		ring->in_kernel++;
+		atomic_fetch_add(&ring->in_kernel, 1);
 	}
 	enter(ring);
 }
@@ -204,41 +206,67 @@ static bool settle(struct io *io, int result)
 	return io->engine_data >= io_length(io);
 }
 
-/* One completion, with the lock; appends a finished request to a list. */
-static struct io **take_completion(
-	struct ring *ring, const struct io_uring_cqe *cqe, struct io **last)
-{
-	struct io *io = io_uring_cqe_get_data(cqe);
+struct io_list {
+	struct io *first, **last;
+};
 
-	if (!io)
-		return last;
-	ring->in_kernel--;
-	if (!settle(io, cqe->res)) {
-		append(ring, io);
-		return last;
-	}
-	counters_add(&ring->counters, io, io_length(io));
+static void list_add(struct io_list *list, struct io *io)
+{
 	io->next = NULL;
-	*last = io;
-	return &io->next;
+	*list->last = io;
+	list->last = &io->next;
 }
 
-/* Settles what has come back; the finished requests as a list. */
+static void count_finished(struct ring *ring, const struct io *io)
+{
+	pthread_mutex_lock(&ring->counters_lock);
+	for (; io; io = io->next)
+		counters_add(&ring->counters, io, io_length(io));
+	pthread_mutex_unlock(&ring->counters_lock);
+}
+
+/* Submits `again`, and what has waited for room. */
+static void refill(struct ring *ring, struct io *again)
+{
+	struct io *next;
+
+	if (!again && !atomic_load(&ring->waiting_count))
+		return;
+	pthread_mutex_lock(&ring->lock);
+	for (; again; again = next) {
+		next = again->next;
+		append(ring, again);
+	}
+	move_up(ring);
+	pthread_mutex_unlock(&ring->lock);
+}
+
+/*
+ * Settles what has come back; the finished requests as a list. The completion side of the ring is
+ * its thread's alone: it does not wait for those who submit. A request that finds the kernel's
+ * depth used up is counted as waiting before it looks (ring_submit), and this looks at that count
+ * after it made room, so one of the two sees the other.
+ */
 static struct io *collect(struct ring *ring, bool *stop)
 {
 	struct io_uring_cqe *cqes[BATCH];
-	struct io *finished = NULL, **last = &finished;
-	unsigned count;
+	struct io_list finished = {NULL, &finished.first}, again = {NULL, &again.first};
+	unsigned count = io_uring_peek_batch_cqe(&ring->uring, cqes, BATCH), left = 0;
 
-	pthread_mutex_lock(&ring->lock);
-	count = io_uring_peek_batch_cqe(&ring->uring, cqes, BATCH);
-	for (unsigned i = 0; i < count; i++)
-		last = take_completion(ring, cqes[i], last);
+	for (unsigned i = 0; i < count; i++) {
+		struct io *io = io_uring_cqe_get_data(cqes[i]);
+
+		if (io)
+			list_add(settle(io, cqes[i]->res) ? &finished : &again, io);
+		else
+			*stop = true;
+		left += io != NULL;
+	}
 	io_uring_cq_advance(&ring->uring, count);
-	move_up(ring);
-	*stop = ring->stopping && ring->in_kernel == 0;
-	pthread_mutex_unlock(&ring->lock);
-	return finished;
+	atomic_fetch_sub(&ring->in_kernel, left);
+	refill(ring, again.first);
+	count_finished(ring, finished.first);
+	return finished.first;
 }
 
 static void *ring_main(void *argument)
@@ -345,10 +373,12 @@ int ring_init(struct ring *ring, struct uring_engine *engine, unsigned depth, st
 	ring->depth = depth < params.sq_entries ? depth : params.sq_entries;
 	ring->waiting_last = &ring->waiting;
 	pthread_mutex_init(&ring->lock, NULL);
+	pthread_mutex_init(&ring->counters_lock, NULL);
 	register_all(ring);
 	result = start_thread(ring);
 	if (result) {
 		pthread_mutex_destroy(&ring->lock);
+		pthread_mutex_destroy(&ring->counters_lock);
 		io_uring_queue_exit(&ring->uring);
 		return error_set(error, result, "io_uring", "a thread cannot be started: %s",
 			strerror(-result));
@@ -362,8 +392,7 @@ static void stop_thread(struct ring *ring)
 	struct io_uring_sqe *sqe;
 
 	pthread_mutex_lock(&ring->lock);
-	assert(!ring->waiting && ring->in_kernel == 0);
-	ring->stopping = true;
+	assert(!ring->waiting && !atomic_load(&ring->in_kernel));
 	sqe = io_uring_get_sqe(&ring->uring);
 	assert(sqe);
 	io_uring_prep_nop(sqe);
@@ -377,6 +406,7 @@ void ring_destroy(struct ring *ring)
 {
 	stop_thread(ring);
 	pthread_mutex_destroy(&ring->lock);
+	pthread_mutex_destroy(&ring->counters_lock);
 	io_uring_queue_exit(&ring->uring);
 }
 
