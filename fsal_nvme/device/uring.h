@@ -5,9 +5,10 @@
  *
  * Each device belongs to one ring. Whoever submits takes the ring's lock once for a batch, appends
  * to its list of waiting requests, and moves as many as the depth allows into the kernel; the
- * ring's thread sleeps in the kernel, takes the lock to settle what has come back and to move up
- * what waits, and calls done() without it. The lock is also what hands a request from the submitter
- * to the thread: the ring's memory, shared with the kernel, is invisible to a race detector.
+ * ring's thread sleeps in the kernel, settles what has come back and calls done(), all without the
+ * lock, which it takes only to move up what waits. `in_kernel` is what hands a request from the
+ * submitter to the thread: the ring's memory, shared with the kernel, is no part of C's memory
+ * model.
  */
 #ifndef MILLRACE_URING_H
 #define MILLRACE_URING_H

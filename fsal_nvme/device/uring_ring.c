@@ -245,7 +245,8 @@ static void refill(struct ring *ring, struct io *again)
  * Settles what has come back; the finished requests as a list. The completion side of the ring is
  * its thread's alone: it does not wait for those who submit. A request that finds the kernel's
  * depth used up is counted as waiting before it looks (ring_submit), and this looks at that count
- * after it made room, so one of the two sees the other.
+ * after it made room, so one of the two sees the other. The kernel handed the requests over; to the
+ * language it is `in_kernel`, raised once a request was written and looked at before it is read.
  */
 static struct io *collect(struct ring *ring, bool *stop)
 {
@@ -253,6 +254,7 @@ static struct io *collect(struct ring *ring, bool *stop)
 	struct io_list finished = {NULL, &finished.first}, again = {NULL, &again.first};
 	unsigned count = io_uring_peek_batch_cqe(&ring->uring, cqes, BATCH), left = 0;
 
+	(void)atomic_load(&ring->in_kernel);
 	for (unsigned i = 0; i < count; i++) {
 		struct io *io = io_uring_cqe_get_data(cqes[i]);
 
