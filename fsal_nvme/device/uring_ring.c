@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
- * A ring: waiting -> in the kernel -> (short or interrupted: waiting again) -> done().
+ * A ring: submitted -> taken over -> in the kernel -> (short or interrupted: taken over again) ->
+ * done().
  *
  * A request that needs nothing from the device (a flush where no cache is, a range beyond the end)
  * takes the same way as a no-op, so that its done() too runs on the ring's thread.
- *
- * The kernel ties a request to the thread that submitted it: when that thread ends, what had not
- * started comes back as -ECANCELED. It is submitted again, by the ring's thread; reads, whole-block
- * writes and flushes can all be repeated.
  */
 #include "device/uring.h"
 
@@ -16,15 +13,15 @@
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/uio.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "common/log.h"
 
-#define BATCH 64u /* completions settled under one hold of the lock */
-#define WORKERS                                                                          \
-	16u /* kernel threads a submitting thread, for what the kernel cannot do at once \
-	     */
+#define BATCH 64u /* completions settled together */
+#define WORKERS 16u /* kernel threads a ring, for what the kernel cannot do at once */
 
 /* --- from a request to the kernel ----------------------------------------------------------- */
 
@@ -85,72 +82,86 @@ static void prepare_transfer(
 		sqe->rw_flags = RWF_DSYNC;
 }
 
-static void prepare(const struct ring *ring, struct io *io, struct io_uring_sqe *sqe)
+static int file_of(const struct uring_device *device)
+{
+	return device->slot >= 0 ? device->slot : device->fd;
+}
+
+static void prepare_file_request(const struct ring *ring, struct io *io, struct io_uring_sqe *sqe)
 {
 	const struct uring_device *device = (const struct uring_device *)io->device;
-	int fd = device->slot >= 0 ? device->slot : device->fd;
 
 	if (idle(io)) {
 		io_uring_prep_nop(sqe);
-	} else {
-		if (io->op == IO_FLUSH)
-			io_uring_prep_fsync(sqe, fd, IORING_FSYNC_DATASYNC);
-		else
-			prepare_transfer(ring, io, fd, sqe);
-		if (device->slot >= 0)
-			sqe->flags |= IOSQE_FIXED_FILE;
+		return;
+	}
+	if (io->op == IO_FLUSH)
+		io_uring_prep_fsync(sqe, file_of(device), IORING_FSYNC_DATASYNC);
+	else
+		prepare_transfer(ring, io, file_of(device), sqe);
+	if (device->slot >= 0)
+		sqe->flags |= IOSQE_FIXED_FILE;
+}
+
+static void prepare(const struct ring *ring, struct io *io, struct io_uring_sqe *sqe)
+{
+	switch ((int)io->op) {
+	case RING_FILE:
+		io_uring_prep_files_update(sqe, io->one.iov_base, 1, (int)io->offset);
+		break;
+	case RING_STOP:
+		io_uring_prep_nop(sqe);
+		break;
+	default:
+		prepare_file_request(ring, io, sqe);
+		break;
 	}
 	io_uring_sqe_set_data(sqe, io);
 }
 
-/*
- * Hands over what is prepared. The kernel refuses for the moment when it has no memory; and it
- * stops at an entry that it finds wrong, which then completes with its error.
- */
-static void enter(struct ring *ring)
+/* --- submitting: any thread ------------------------------------------------------------------- */
+
+static void list_init(struct io_list *list)
 {
-	const struct timespec moment = {.tv_nsec = 100000};
-
-	while (io_uring_sq_ready(&ring->uring) > 0) {
-		int result = io_uring_submit(&ring->uring);
-
-		if (result > 0 || result == -EINTR)
-			continue;
-		assert(result == 0 || result == -EAGAIN || result == -EBUSY || result == -ENOMEM);
-		nanosleep(&moment, NULL);
-	}
+	list->first = NULL;
+	list->last = &list->first;
 }
 
-static void append(struct ring *ring, struct io *io)
+static void list_add(struct io_list *list, struct io *io)
 {
 	io->next = NULL;
-	*ring->waiting_last = io;
-	ring->waiting_last = &io->next;
-	atomic_fetch_add(&ring->waiting_count, 1);
+	*list->last = io;
+	list->last = &io->next;
 }
 
-static struct io *take_waiting(struct ring *ring)
+static struct io *list_take(struct io_list *list)
 {
-	struct io *io = ring->waiting;
+	struct io *io = list->first;
 
-	ring->waiting = io->next;
-	if (!ring->waiting)
-		ring->waiting_last = &ring->waiting;
-	atomic_fetch_sub(&ring->waiting_count, 1);
+	list->first = io->next;
+	if (!list->first)
+		list->last = &list->first;
 	return io;
 }
 
-/* Moves waiting requests into the kernel as the depth allows. Called with the lock. */
-static void move_up(struct ring *ring)
+/* Moves all of `from` to the end of `list`. */
+static void list_join(struct io_list *list, struct io_list *from)
 {
-	while (ring->waiting && atomic_load(&ring->in_kernel) < ring->depth) {
-		struct io_uring_sqe *sqe = io_uring_get_sqe(&ring->uring);
+	if (!from->first)
+		return;
+	*list->last = from->first;
+	list->last = from->last;
+	list_init(from);
+}
 
-		assert(sqe);
-		prepare(ring, take_waiting(ring), sqe);
-		atomic_fetch_add(&ring->in_kernel, 1);
-	}
-	enter(ring);
+/* Called with the lock: once the ring's last request has had it, nobody writes any more. */
+static void wake(struct ring *ring)
+{
+	const uint64_t one = 1;
+	ssize_t written = write(ring->wake_fd, &one, sizeof(one));
+
+	assert(written == sizeof(one));
+	ring->asleep = false;
 }
 
 void ring_submit(struct ring *ring, struct io *chain)
@@ -161,17 +172,79 @@ void ring_submit(struct ring *ring, struct io *chain)
 	for (struct io *io = chain; io; io = next) {
 		next = io->next;
 		io->engine_data = 0;
-		append(ring, io);
+		list_add(&ring->submitted, io);
 	}
-	move_up(ring);
+	if (ring->asleep)
+		wake(ring);
 	pthread_mutex_unlock(&ring->lock);
 }
 
-/* --- from the kernel to done() ---------------------------------------------------------------- */
+/* --- the thread: into the kernel -------------------------------------------------------------- */
+
+/* What was submitted up to here is the thread's; who submits later wakes it. */
+static void take_over(struct ring *ring)
+{
+	pthread_mutex_lock(&ring->lock);
+	list_join(&ring->ready, &ring->submitted);
+	ring->asleep = true;
+	pthread_mutex_unlock(&ring->lock);
+}
+
+static void stay_awake(struct ring *ring)
+{
+	pthread_mutex_lock(&ring->lock);
+	ring->asleep = false;
+	pthread_mutex_unlock(&ring->lock);
+}
+
+/* The read of the eventfd that ends the thread's sleep. */
+static void prepare_wake(struct ring *ring)
+{
+	struct io_uring_sqe *sqe = io_uring_get_sqe(&ring->uring);
+
+	assert(sqe);
+	io_uring_prep_read(sqe, ring->wake_fd, &ring->wakes, sizeof(ring->wakes), 0);
+	io_uring_sqe_set_data(sqe, NULL);
+	ring->wake_armed = true;
+}
+
+/* Prepares what is ready, as the depth allows. */
+static void move_up(struct ring *ring)
+{
+	if (!ring->wake_armed)
+		prepare_wake(ring);
+	for (; ring->ready.first && ring->in_kernel < ring->depth; ring->in_kernel++) {
+		struct io_uring_sqe *sqe = io_uring_get_sqe(&ring->uring);
+
+		assert(sqe);
+		prepare(ring, list_take(&ring->ready), sqe);
+	}
+}
+
+/*
+ * Hands over what is prepared, and sleeps until something has come back. The kernel refuses for the
+ * moment when it has no memory; and it stops at an entry that it finds wrong, which then completes
+ * with its error.
+ */
+static void enter(struct ring *ring)
+{
+	const struct timespec moment = {.tv_nsec = 100000};
+
+	do {
+		int result = io_uring_submit_and_wait(&ring->uring, 1);
+
+		if (result >= 0 || result == -EINTR)
+			continue;
+		assert(result == -EAGAIN || result == -EBUSY || result == -ENOMEM);
+		nanosleep(&moment, NULL);
+	} while (io_uring_sq_ready(&ring->uring) > 0);
+}
+
+/* --- the thread: from the kernel to done() ---------------------------------------------------- */
 
 static bool try_again(int result)
 {
-	return result == -EINTR || result == -EAGAIN || result == -ECANCELED;
+	return result == -EINTR || result == -EAGAIN;
 }
 
 static int error_of(const struct io *io, int result)
@@ -184,10 +257,19 @@ static int error_of(const struct io *io, int result)
 	return result;
 }
 
+static bool is_call(const struct io *io)
+{
+	return (int)io->op == RING_FILE || (int)io->op == RING_STOP;
+}
+
 /* Sets io->result; false: the request has to go on. */
 static bool settle(struct io *io, int result)
 {
 	io->result = 0;
+	if (is_call(io)) {
+		io->result = result < 0 ? result : 0;
+		return true;
+	}
 	if (idle(io)) {
 		io->result = io->op == IO_FLUSH ? 0 : -EIO;
 		return true;
@@ -206,88 +288,49 @@ static bool settle(struct io *io, int result)
 	return io->engine_data >= io_length(io);
 }
 
-struct io_list {
-	struct io *first, **last;
-};
-
-static void list_add(struct io_list *list, struct io *io)
-{
-	io->next = NULL;
-	*list->last = io;
-	list->last = &io->next;
-}
-
 static void count_finished(struct ring *ring, const struct io *io)
 {
 	pthread_mutex_lock(&ring->counters_lock);
-	for (; io; io = io->next)
-		counters_add(&ring->counters, io, io_length(io));
+	for (; io; io = io->next) {
+		if (!is_call(io))
+			counters_add(&ring->counters, io, io_length(io));
+	}
 	pthread_mutex_unlock(&ring->counters_lock);
 }
 
-/* Submits `again`, and what has waited for room. */
-static void refill(struct ring *ring, struct io *again)
-{
-	struct io *next;
-
-	if (!again && !atomic_load(&ring->waiting_count))
-		return;
-	pthread_mutex_lock(&ring->lock);
-	for (; again; again = next) {
-		next = again->next;
-		append(ring, again);
-	}
-	move_up(ring);
-	pthread_mutex_unlock(&ring->lock);
-}
-
-/*
- * Settles what has come back; the finished requests as a list. The completion side of the ring is
- * its thread's alone: it does not wait for those who submit. A request that finds the kernel's
- * depth used up is counted as waiting before it looks (ring_submit), and this looks at that count
- * after it made room, so one of the two sees the other. The kernel handed the requests over; to the
- * language it is `in_kernel`, raised once a request was written and looked at before it is read.
- */
-static struct io *collect(struct ring *ring, bool *stop)
+/* Settles what has come back; the finished requests as a list. */
+static struct io *collect(struct ring *ring)
 {
 	struct io_uring_cqe *cqes[BATCH];
-	struct io_list finished = {NULL, &finished.first}, again = {NULL, &again.first};
-	unsigned count = io_uring_peek_batch_cqe(&ring->uring, cqes, BATCH), left = 0;
+	struct io_list finished;
+	unsigned count = io_uring_peek_batch_cqe(&ring->uring, cqes, BATCH);
 
-	(void)atomic_load(&ring->in_kernel);
+	list_init(&finished);
 	for (unsigned i = 0; i < count; i++) {
 		struct io *io = io_uring_cqe_get_data(cqes[i]);
 
-		if (io)
-			list_add(settle(io, cqes[i]->res) ? &finished : &again, io);
-		else
-			*stop = true;
-		left += io != NULL;
+		if (!io) {
+			ring->wake_armed = false;
+			continue;
+		}
+		ring->in_kernel--;
+		list_add(settle(io, cqes[i]->res) ? &finished : &ring->ready, io);
 	}
 	io_uring_cq_advance(&ring->uring, count);
-	atomic_fetch_sub(&ring->in_kernel, left);
-	refill(ring, again.first);
 	count_finished(ring, finished.first);
 	return finished.first;
 }
 
-static void *ring_main(void *argument)
+static void finish(struct ring *ring, struct io *io)
 {
-	struct ring *ring = argument;
-	struct io_uring_cqe *cqe;
-	bool stop = false;
+	struct io *next;
 
-	while (!stop) {
-		int result = io_uring_wait_cqe(&ring->uring, &cqe);
-		struct io *next;
-
-		assert(result == 0 || result == -EINTR || result == -EAGAIN);
-		for (struct io *io = collect(ring, &stop); io; io = next) {
-			next = io->next;
-			io->done(io);
-		}
+	for (; io; io = next) {
+		next = io->next;
+		if ((int)io->op == RING_STOP)
+			ring->stop = true;
+		io->done(io);
 	}
-	return NULL;
 }
 
 /* --- life --------------------------------------------------------------------------------- */
@@ -302,8 +345,11 @@ static int setup_error(int result, struct error *error)
 			"to 0, or allow it in the container's seccomp profile");
 	case -ENOSYS:
 		return error_set(error, result, "io_uring",
-			"the kernel has no io_uring (Linux 5.19 or later is needed), or a seccomp "
+			"the kernel has no io_uring (Linux 6.1 or later is needed), or a seccomp "
 			"profile hides it");
+	case -EINVAL:
+		return error_set(error, result, "io_uring",
+			"the kernel is too old: Linux 6.1 or later is needed");
 	case -ENOMEM:
 		return error_set(error, result, "io_uring",
 			"no memory for a ring: raise the limit of locked memory (ulimit -l)");
@@ -349,93 +395,154 @@ static void register_all(struct ring *ring)
 	(void)io_uring_register_iowq_max_workers(&ring->uring, workers);
 }
 
-/* The host program's signals are not for this thread. */
-static int start_thread(struct ring *ring)
+/* The kernel takes a ring's requests only from the thread that made it. */
+static int setup(struct ring *ring, struct error *error)
 {
+	struct io_uring_params params = {
+		.flags = IORING_SETUP_CLAMP | IORING_SETUP_SINGLE_ISSUER |
+			 IORING_SETUP_DEFER_TASKRUN,
+	};
+	/* One entry is for the wake. */
+	int result = io_uring_queue_init_params(ring->depth + 1, &ring->uring, &params);
+
+	if (result)
+		return setup_error(result, error);
+	if (ring->depth >= params.sq_entries)
+		ring->depth = params.sq_entries - 1;
+	register_all(ring);
+	return 0;
+}
+
+struct starting {
+	struct ring *ring;
+	struct error *error;
+	struct event event;
+};
+
+static void *ring_main(void *argument)
+{
+	struct starting *starting = argument;
+	struct ring *ring = starting->ring;
+	int result = setup(ring, starting->error);
+
+	event_signal(&starting->event, result);
+	if (result)
+		return NULL;
+	while (!ring->stop) {
+		take_over(ring);
+		move_up(ring);
+		enter(ring);
+		stay_awake(ring);
+		while (io_uring_cq_ready(&ring->uring))
+			finish(ring, collect(ring));
+	}
+	io_uring_queue_exit(&ring->uring);
+	return NULL;
+}
+
+/* The host program's signals are not for this thread. */
+static int start_thread(struct ring *ring, struct error *error)
+{
+	struct starting starting = {.ring = ring, .error = error};
 	sigset_t all, before;
 	int result;
 
+	event_init(&starting.event, &ring->engine->engine);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	result = -pthread_create(&ring->thread, NULL, ring_main, ring);
+	result = -pthread_create(&ring->thread, NULL, ring_main, &starting);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (!result)
-		pthread_setname_np(ring->thread, "millrace-io");
+	if (result)
+		return error_set(error, result, "io_uring", "a thread cannot be started: %s",
+			strerror(-result));
+	pthread_setname_np(ring->thread, "millrace-io");
+	result = event_wait(&starting.event);
+	if (result)
+		pthread_join(ring->thread, NULL);
 	return result;
 }
 
 int ring_init(struct ring *ring, struct uring_engine *engine, unsigned depth, struct error *error)
 {
-	struct io_uring_params params = {.flags = IORING_SETUP_CLAMP};
-	int result = io_uring_queue_init_params(depth, &ring->uring, &params);
+	int result;
 
-	if (result)
-		return setup_error(result, error);
 	ring->engine = engine;
-	ring->depth = depth < params.sq_entries ? depth : params.sq_entries;
-	ring->waiting_last = &ring->waiting;
+	ring->depth = depth;
+	list_init(&ring->submitted);
+	list_init(&ring->ready);
+	ring->wake_fd = eventfd(0, EFD_CLOEXEC);
+	if (ring->wake_fd < 0)
+		return error_set(error, -errno, "io_uring", "no event descriptor: %m");
 	pthread_mutex_init(&ring->lock, NULL);
 	pthread_mutex_init(&ring->counters_lock, NULL);
-	register_all(ring);
-	result = start_thread(ring);
+	result = start_thread(ring, error);
 	if (result) {
 		pthread_mutex_destroy(&ring->lock);
 		pthread_mutex_destroy(&ring->counters_lock);
-		io_uring_queue_exit(&ring->uring);
-		return error_set(error, result, "io_uring", "a thread cannot be started: %s",
-			strerror(-result));
+		close(ring->wake_fd);
 	}
-	return 0;
+	return result;
 }
 
-/* A completion without a request wakes the thread. */
-static void stop_thread(struct ring *ring)
+static void call_done(struct io *io)
 {
-	struct io_uring_sqe *sqe;
+	event_signal(io->data, io->result);
+}
 
-	pthread_mutex_lock(&ring->lock);
-	assert(!ring->waiting && !atomic_load(&ring->in_kernel));
-	sqe = io_uring_get_sqe(&ring->uring);
-	assert(sqe);
-	io_uring_prep_nop(sqe);
-	io_uring_sqe_set_data(sqe, NULL);
-	enter(ring);
-	pthread_mutex_unlock(&ring->lock);
-	pthread_join(ring->thread, NULL);
+/* Something that only the ring's thread may do, waited for. */
+static int call(struct ring *ring, int op, int slot, int *fd)
+{
+	struct io io = {.op = (enum io_op)op, .offset = (uint64_t)slot, .one = {.iov_base = fd}};
+	struct event event;
+
+	event_init(&event, &ring->engine->engine);
+	io.done = call_done;
+	io.data = &event;
+	ring_submit(ring, &io);
+	return event_wait(&event);
 }
 
 void ring_destroy(struct ring *ring)
 {
-	stop_thread(ring);
+	call(ring, RING_STOP, 0, NULL);
+	pthread_join(ring->thread, NULL);
+	assert(!ring->ready.first && !ring->in_kernel);
 	pthread_mutex_destroy(&ring->lock);
 	pthread_mutex_destroy(&ring->counters_lock);
-	io_uring_queue_exit(&ring->uring);
+	close(ring->wake_fd);
 }
 
 /* --- registered files --------------------------------------------------------------------- */
 
-static int free_slot(const struct ring *ring)
+/* A slot that is nobody else's from here on, or -1. */
+static int take_slot(struct ring *ring)
 {
-	for (int slot = 0; slot < FILE_SLOTS; slot++) {
-		if (!ring->slot_used[slot])
-			return slot;
-	}
-	return -1;
+	int slot = 0;
+
+	pthread_mutex_lock(&ring->lock);
+	while (slot < FILE_SLOTS && ring->slot_used[slot])
+		slot++;
+	if (slot < FILE_SLOTS)
+		ring->slot_used[slot] = true;
+	pthread_mutex_unlock(&ring->lock);
+	return slot < FILE_SLOTS ? slot : -1;
+}
+
+static void give_slot(struct ring *ring, int slot)
+{
+	pthread_mutex_lock(&ring->lock);
+	ring->slot_used[slot] = false;
+	pthread_mutex_unlock(&ring->lock);
 }
 
 int ring_add_file(struct ring *ring, int fd)
 {
-	int slot = -1;
+	int slot = ring->files_registered ? take_slot(ring) : -1;
 
-	if (!ring->files_registered)
+	if (slot >= 0 && call(ring, RING_FILE, slot, &fd)) {
+		give_slot(ring, slot);
 		return -1;
-	pthread_mutex_lock(&ring->lock);
-	slot = free_slot(ring);
-	if (slot >= 0 && io_uring_register_files_update(&ring->uring, (unsigned)slot, &fd, 1) != 1)
-		slot = -1;
-	if (slot >= 0)
-		ring->slot_used[slot] = true;
-	pthread_mutex_unlock(&ring->lock);
+	}
 	return slot;
 }
 
@@ -445,8 +552,6 @@ void ring_remove_file(struct ring *ring, int slot)
 
 	if (slot < 0)
 		return;
-	pthread_mutex_lock(&ring->lock);
-	(void)io_uring_register_files_update(&ring->uring, (unsigned)slot, &none, 1);
-	ring->slot_used[slot] = false;
-	pthread_mutex_unlock(&ring->lock);
+	(void)call(ring, RING_FILE, slot, &none);
+	give_slot(ring, slot);
 }
