@@ -9,39 +9,18 @@
 #define MANY_PLACE (PARAMETER_PLACE | PARAMETER_MANY)
 
 /* Rows that several verbs have. */
-#define POOL                                                                       \
-	{                                                                          \
-		"pool", VALUE_TEXT, NEEDED_PLACE, 0, 0, "POOL", "name of the pool" \
-	}
-#define POOL_OR_ALL                                                                 \
-	{                                                                           \
-		"pool", VALUE_TEXT, PARAMETER_PLACE, 0, 0, "POOL", "only this pool" \
-	}
-#define VOLUME(what)                                                                       \
-	{                                                                                  \
-		"volume", VALUE_TEXT, NEEDED_PLACE, 0, 0, "POOL/NAME", "name of the " what \
-	}
-#define ASSIGNMENTS                                                                            \
-	{                                                                                      \
-		"property", VALUE_TEXT, MANY_PLACE | PARAMETER_NEEDED, 0, 0, "PROPERTY=VALUE", \
-			"an empty VALUE is the default again"                                  \
-	}
-#define PROPERTIES                                                                              \
-	{                                                                                       \
-		"property", VALUE_TEXT, MANY_PLACE, 0, 0, "PROPERTY", "only these; all without" \
-	}
-#define YES                                                    \
-	{                                                      \
-		"yes", VALUE_FLAG, 0, 0, 0, NULL, "do not ask" \
-	}
-#define FORCE(text)                                      \
-	{                                                \
-		"force", VALUE_FLAG, 0, 0, 0, NULL, text \
-	}
-#define END                                           \
-	{                                             \
-		NULL, VALUE_TEXT, 0, 0, 0, NULL, NULL \
-	}
+/* clang-format off */
+#define POOL {"pool", VALUE_TEXT, NEEDED_PLACE, 0, 0, "POOL", "name of the pool"}
+#define POOL_OR_ALL {"pool", VALUE_TEXT, PARAMETER_PLACE, 0, 0, "POOL", "only this pool"}
+#define VOLUME(what) {"volume", VALUE_TEXT, NEEDED_PLACE, 0, 0, "POOL/NAME", "name of the " what}
+#define ASSIGNMENTS                                                                     \
+	{"property", VALUE_TEXT, MANY_PLACE | PARAMETER_NEEDED, 0, 0, "PROPERTY=VALUE", \
+		"an empty VALUE is the default again"}
+#define PROPERTIES {"property", VALUE_TEXT, MANY_PLACE, 0, 0, "PROPERTY", "only these; all without"}
+#define YES {"yes", VALUE_FLAG, 0, 0, 0, NULL, "do not ask"}
+#define FORCE(text) {"force", VALUE_FLAG, 0, 0, 0, NULL, text}
+#define END {NULL, VALUE_TEXT, 0, 0, 0, NULL, NULL}
+/* clang-format on */
 
 static const struct parameter pool_create_args[] = {
 	{"pool", VALUE_TEXT, NEEDED_PLACE, 0, 0, "NAME", "name of the new pool"},

@@ -2,10 +2,9 @@
 /* Which fields of a result are shown as text, and how. JSON has all of them. */
 #include "cli/command.h"
 
-#define END                            \
-	{                              \
-		NULL, NULL, FIELD_TEXT \
-	}
+/* clang-format off */
+#define END {NULL, NULL, FIELD_TEXT}
+/* clang-format on */
 
 static const struct field pools[] = {
 	{"name", "POOL", FIELD_TEXT},

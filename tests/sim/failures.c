@@ -272,18 +272,11 @@ static int new_pool(struct try *t)
 /* --- the script ------------------------------------------------------------------------------- */
 
 #define STEPS_MAX 16
-#define OP(name)           \
-	{                  \
-		name, NULL \
-	}
-#define OPEN                      \
-	{                         \
-		"open", open_pool \
-	}
-#define READ                     \
-	{                        \
-		"read", read_all \
-	}
+/* clang-format off */
+#define OP(name) {name, NULL}
+#define OPEN {"open", open_pool}
+#define READ {"read", read_all}
+/* clang-format on */
 #define CLOSE OP("close and open")
 
 static const struct step parts[][STEPS_MAX] = {
