@@ -258,7 +258,7 @@ static void write_back(
 static int judge_chunk(struct check *check, struct band *band, unsigned chunk)
 {
 	struct source *source = &band->sources[chunk];
-	uint64_t bad = low_bits(band->count) & ~source->good, proven = 0;
+	uint64_t bad = low_bits(band->count) & ~source->good, proven;
 	bool present = source->io.device;
 
 	if (source->result == -ENOMEM || source->sums_result == -ENOMEM)
@@ -269,14 +269,8 @@ static int judge_chunk(struct check *check, struct band *band, unsigned chunk)
 	check->report->bad_blocks += present ? (unsigned)__builtin_popcountll(bad) : 0;
 	if (!bad)
 		return 0;
-	if (!source->memory)
-		source->memory =
-			buffer_alloc(check->pool->engine, (size_t)band->count * BLOCK_SIZE);
-	if (!source->memory)
+	if (band_rebuild(band, chunk, bad, &proven))
 		return -ENOMEM;
-	if (!source->sums_result)
-		proven = band_decode(band, chunk, bad, source->sums, source->memory);
-	source->good |= proven;
 	if (bad & ~proven)
 		chunk_lost(check->pool, band->segment, chunk,
 			band->block + (unsigned)__builtin_ctzll(bad & ~proven),

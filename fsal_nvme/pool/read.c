@@ -5,9 +5,11 @@
  *   rows still in memory          copied inside pool_read()
  *   a piece                       bytes from the device and checksums, at the same time
  *   -> both there                 each block against its checksum
- *   -> a block is bad, unreadable, or its device cannot be used
+ *   -> a block is bad, or unreadable
  *                                 rebuilt from the other chunks and proven (rebuild.c), given to
  *                                 the caller, written back (read_repair.c)
+ *   a piece without a device      rebuilt, together with the pieces that are the same blocks of
+ *                                 other chunks: what is read for it serves them too
  *   -> delivered                  what went through a bounce buffer is copied out
  *   -> not to be had              a line in the log, -EIO for the whole read
  *
@@ -22,13 +24,15 @@
 #include <assert.h>
 #include <inttypes.h>
 
+#define NO_CHECKSUMS "no copy of its checksums can be read"
+
 struct piece {
+	struct piece *next; /* of the run's, or of those that one rebuild serves */
 	struct io io;
 	struct pool_read *read;
 	const struct read_part *part;
 	struct segment *segment; /* with a reference */
 	struct sums_want want;
-	struct rebuild rebuild;
 	struct cut cut;
 	uint64_t block; /* first, of the chunk's cells */
 	unsigned count; /* blocks */
@@ -187,43 +191,83 @@ static void piece_lost(struct piece *piece, uint64_t bits, const char *why)
 
 /* --- rebuilding bad blocks ---------------------------------------------------------------- */
 
-static void piece_rebuilt(struct rebuild *rebuild)
+/* Takes what was rebuilt; what was not stays bad. */
+static void piece_take(struct piece *piece, const struct rebuild *rebuild)
 {
-	struct piece *piece = (struct piece *)((char *)rebuild - offsetof(struct piece, rebuild));
-	unsigned first = (unsigned)(rebuild->block - piece->block);
-	uint64_t proven = rebuild->proven, lost = rebuild->wanted & ~proven;
+	const struct source *source = &rebuild->band->sources[piece->cut.chunk];
+	unsigned first = (unsigned)(rebuild->band->block - piece->block);
+	uint64_t good = rebuild->wanted[piece->cut.chunk] & source->good;
 
-	for (uint64_t bits = proven; bits; bits &= bits - 1) {
-		unsigned i = (unsigned)__builtin_ctzll(bits);
+	piece->sums_result = source->sums_result;
+	piece->bad &= ~(good << first);
+	for (; good; good &= good - 1) {
+		unsigned i = (unsigned)__builtin_ctzll(good);
 
-		memcpy(piece_block(piece, first + i), rebuild->out + (size_t)i * BLOCK_SIZE,
+		memcpy(piece_block(piece, first + i), source->memory + (size_t)i * BLOCK_SIZE,
 			BLOCK_SIZE);
 	}
-	if (proven && (!piece->io.result || piece->io.result == -EIO))
-		repair_blocks_later(rebuild->pool, piece->segment, piece->cut.chunk, rebuild->block,
-			rebuild->out, proven);
-	rebuild_free(rebuild);
-	if (lost)
-		piece_lost(piece, lost << first,
-			"too few of the other chunks' blocks are what their checksums say");
-	else
-		piece_deliver(piece);
 }
 
+static const char *why_lost(const struct piece *piece)
+{
+	return piece->sums_result
+		       ? NO_CHECKSUMS
+		       : "too few of the other chunks' blocks are what their checksums say";
+}
+
+static void pieces_rebuilt(struct rebuild *rebuild)
+{
+	struct piece *pieces = rebuild->data, *next;
+
+	for (struct piece *piece = pieces; piece; piece = piece->next)
+		piece_take(piece, rebuild);
+	rebuild_free(rebuild);
+	for (struct piece *piece = pieces; piece; piece = next) {
+		next = piece->next;
+		if (piece->bad)
+			piece_lost(piece, piece->bad, why_lost(piece));
+		else
+			piece_deliver(piece);
+	}
+}
+
+/* The piece's bad blocks, whose checksums are there. */
 static void piece_rebuild(struct piece *piece)
 {
 	unsigned first = (unsigned)__builtin_ctzll(piece->bad);
 	unsigned last = 63 - (unsigned)__builtin_clzll(piece->bad);
+	struct rebuild *rebuild = rebuild_create(
+		piece->read->pool, piece->segment, piece->block + first, last - first + 1);
 
-	piece->rebuild = (struct rebuild){.pool = piece->read->pool,
-		.segment = piece->segment,
-		.block = piece->block + first,
-		.chunk = piece->cut.chunk,
-		.count = last - first + 1,
-		.wanted = piece->bad >> first,
-		.sums = piece->sums + first,
-		.done = piece_rebuilt};
-	rebuild_start(&piece->rebuild);
+	if (!rebuild) {
+		piece_lost(piece, piece->bad, "no memory to rebuild it");
+		return;
+	}
+	piece->next = NULL;
+	rebuild_want_again(rebuild, piece->cut.chunk, piece->bad >> first, piece->sums + first,
+		piece->io.result);
+	rebuild_start(rebuild, pieces_rebuilt, piece);
+}
+
+/* All of these pieces, the same blocks of different chunks. */
+static void pieces_rebuild(struct piece *pieces)
+{
+	struct rebuild *rebuild =
+		rebuild_create(pieces->read->pool, pieces->segment, pieces->block, pieces->count);
+	struct piece *next;
+
+	if (rebuild) {
+		for (struct piece *piece = pieces; piece; piece = piece->next) {
+			piece->bad = low_bits(piece->count);
+			rebuild_want(rebuild, piece->cut.chunk);
+		}
+		rebuild_start(rebuild, pieces_rebuilt, pieces);
+		return;
+	}
+	for (struct piece *piece = pieces; piece; piece = next) {
+		next = piece->next;
+		piece_lost(piece, 1, "no memory to rebuild it");
+	}
 }
 
 /* --- bytes and checksums ------------------------------------------------------------------ */
@@ -234,8 +278,6 @@ static uint64_t piece_bad(struct piece *piece)
 	struct pool *pool = piece->read->pool;
 	uint64_t bad = 0;
 
-	if (!piece->io.device)
-		return low_bits(piece->count);
 	if (piece->io.result) {
 		chunk_read_failed(pool, piece->segment, piece->cut.chunk, piece->io.offset,
 			piece->count, piece->io.result);
@@ -255,7 +297,7 @@ static void piece_arrived(struct piece *piece)
 	if (atomic_fetch_sub(&piece->waiting, 1) != 1)
 		return;
 	if (piece->sums_result) {
-		piece_lost(piece, 1, "no copy of its checksums can be read");
+		piece_lost(piece, 1, NO_CHECKSUMS);
 		return;
 	}
 	piece->bad = piece_bad(piece);
@@ -278,14 +320,13 @@ static void piece_sums_done(struct sums_want *want, int result)
 	piece_arrived(piece);
 }
 
-/* True: bytes are on their way once the batch is submitted. */
-static bool piece_read_device(struct piece *piece, struct io_batch *batch)
+static void piece_start(struct piece *piece, struct io_batch *batch)
 {
 	struct pool *pool = piece->read->pool;
 	struct io *io = &piece->io;
+	int result;
 
-	if (!chunk_usable(pool, piece->segment, piece->cut.chunk))
-		return false;
+	atomic_init(&piece->waiting, 2);
 	io_prepare(io, IO_READ, segment_member(pool, piece->segment, piece->cut.chunk)->device,
 		segment_block_offset(pool, piece->segment, piece->cut.chunk, piece->block), NULL,
 		0);
@@ -294,17 +335,7 @@ static bool piece_read_device(struct piece *piece, struct io_batch *batch)
 	io->done = piece_read_done;
 	io->data = piece;
 	batch_add(batch, io);
-	return true;
-}
-
-static void piece_start(struct piece *piece, struct io_batch *batch)
-{
-	int result;
-
-	atomic_init(&piece->waiting, 2);
-	if (!piece_read_device(piece, batch))
-		piece_arrived(piece);
-	piece->want = (struct sums_want){.pool = piece->read->pool,
+	piece->want = (struct sums_want){.pool = pool,
 		.segment = piece->segment,
 		.block = piece->block,
 		.sums = piece->sums,
@@ -317,6 +348,53 @@ static void piece_start(struct piece *piece, struct io_batch *batch)
 		return;
 	piece->sums_result = result;
 	piece_arrived(piece);
+}
+
+/* Takes those that are the same blocks as the first one out of the list. */
+static struct piece *pieces_alike(struct piece **list)
+{
+	struct piece *first = *list, **end = &first->next;
+
+	*list = first->next;
+	for (struct piece **at = list; *at;) {
+		struct piece *piece = *at;
+
+		if (piece->block != first->block || piece->count != first->count) {
+			at = &piece->next;
+			continue;
+		}
+		*at = piece->next;
+		*end = piece;
+		end = &piece->next;
+	}
+	*end = NULL;
+	return first;
+}
+
+static bool any_unusable(const struct piece *piece)
+{
+	for (; piece; piece = piece->next) {
+		if (!chunk_usable(piece->read->pool, piece->segment, piece->cut.chunk))
+			return true;
+	}
+	return false;
+}
+
+/* Starts the pieces of a run. */
+static void pieces_start(struct piece *list, struct io_batch *batch)
+{
+	while (list) {
+		struct piece *alike = pieces_alike(&list), *next;
+
+		if (any_unusable(alike)) {
+			pieces_rebuild(alike);
+			continue;
+		}
+		for (struct piece *piece = alike; piece; piece = next) {
+			next = piece->next;
+			piece_start(piece, batch);
+		}
+	}
 }
 
 /* --- parts -------------------------------------------------------------------------------- */
@@ -378,22 +456,27 @@ static void run_copy(const struct read_part *part, struct segment *segment, cons
 static bool run_read(struct pool_read *read, const struct read_part *part, struct segment *segment,
 	const struct run *run, struct io_batch *batch)
 {
+	struct piece *pieces = NULL, **end = &pieces;
 	struct cutter cutter;
 	struct cut cut;
+	bool all = true;
 
 	cutter_init(&cutter, &segment->layout, run->from, run->to - run->from);
-	while (cutter_next(&cutter, &cut)) {
+	while (all && cutter_next(&cutter, &cut)) {
 		struct piece *piece = piece_create(read, part, segment, &cut);
 
-		if (!piece) {
+		if (piece) {
+			atomic_fetch_add(&read->pending, 1);
+			*end = piece;
+			end = &piece->next;
+		} else {
 			chunk_lost(read->pool, segment, cut.chunk, cut.from / BLOCK_SIZE,
 				"no memory to read it");
-			return false;
+			all = false;
 		}
-		atomic_fetch_add(&read->pending, 1);
-		piece_start(piece, batch);
 	}
-	return true;
+	pieces_start(pieces, batch);
+	return all;
 }
 
 static bool extent_fits(const struct segment *segment, const struct extent *extent)

@@ -178,29 +178,31 @@ void band_free(struct band *band);
  * on an engine thread, or before it returns. */
 void band_read(struct band *band, uint32_t chunks, void (*done)(struct band *band));
 /*
- * Rebuilds the blocks `bits` of a chunk from proven ones of others into `out` (the whole band's
- * place for that chunk; other blocks are left alone) and returns those that `sums` have proven.
+ * Rebuilds the blocks `bits` of a chunk from proven ones of others, in the chunk's own part of the
+ * band (its other blocks are left alone); those that its checksums have `proven` are good from then
+ * on. The chunk must have been read, be it in vain. 0 or -ENOMEM.
  */
-uint64_t band_decode(
-	struct band *band, unsigned chunk, uint64_t bits, const uint32_t *sums, uint8_t *out);
+int band_rebuild(struct band *band, unsigned chunk, uint64_t bits, uint64_t *proven);
 /* The blocks that are not what `sums` say. */
 uint64_t blocks_bad(const uint8_t *bytes, const uint32_t *sums, unsigned count);
 
-/* Blocks of one chunk, from as many of the others as it takes. In the asker's memory. */
+/* Blocks of some chunks, read, or from as many of the others as it takes. */
 struct rebuild {
-	struct pool *pool;
-	struct segment *segment; /* the asker holds a reference */
-	uint64_t block;
-	unsigned chunk, count;
-	uint64_t wanted;
-	const uint32_t *sums; /* the wanted chunk's */
-	void (*done)(struct rebuild *rebuild); /* on an engine thread, or before it returns */
-	uint8_t *out; /* from done() on: `count` blocks of which `proven` are right, or NULL */
-	uint64_t proven;
-	struct band *band;
+	struct band *band; /* after done(): band->sources[chunk].good says which are right */
+	uint64_t wanted[POOL_WIDTH_MAX];
+	void (*done)(struct rebuild *rebuild); /* on an engine thread, or before it was started */
+	void *data;
 };
-void rebuild_start(struct rebuild *rebuild);
-/* Gives `out` back; done() must have been called. */
+/* Of at most SPAN_BLOCKS blocks of one page. NULL: no memory. */
+struct rebuild *rebuild_create(
+	struct pool *pool, struct segment *segment, uint64_t block, unsigned count);
+/* All blocks of the chunk: read if it can be. */
+void rebuild_want(struct rebuild *rebuild, unsigned chunk);
+/* Blocks that its device answered wrong, or with the error `result`; `sums` of the whole band. */
+void rebuild_want_again(
+	struct rebuild *rebuild, unsigned chunk, uint64_t bits, const uint32_t *sums, int result);
+void rebuild_start(struct rebuild *rebuild, void (*done)(struct rebuild *rebuild), void *data);
+/* done() must have been called, or rebuild_start() not. */
 void rebuild_free(struct rebuild *rebuild);
 
 #endif

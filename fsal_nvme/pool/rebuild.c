@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
- * Blocks from the other chunks. A rebuild reads the same blocks of as many other chunks as are
- * missing to k proven ones, data first, in waves: what turns out bad in one wave is made up for by
- * more chunks in the next, until there is enough or nobody is left. Each source block is proven by
- * its own checksum before it is used, and each result by the wanted chunk's.
+ * Blocks from the other chunks. A rebuild reads the same blocks of the chunks that are wanted and
+ * of as many others as make k, data first, in waves: what turns out bad in one wave is made up for
+ * by more chunks in the next, until there is enough or nobody is left. Each source block is proven
+ * by its own checksum before it is used, and so is each result.
  */
 #include "pool/read.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include "common/crc32c.h"
 
@@ -200,9 +201,10 @@ static int decode_run(
 		have, in, &wanted, 1, &result);
 }
 
-uint64_t band_decode(
-	struct band *band, unsigned chunk, uint64_t bits, const uint32_t *sums, uint8_t *out)
+/* Blocks `bits` of a chunk into its own memory; those that its checksums have proven. */
+static uint64_t decode(struct band *band, unsigned chunk, uint64_t bits)
 {
+	struct source *source = &band->sources[chunk];
 	uint64_t proven = 0;
 
 	for (unsigned at = 0, end; at < band->count; at = end) {
@@ -214,43 +216,94 @@ uint64_t band_decode(
 		while (end < band->count && bits >> end & 1 &&
 			block_sources(band, chunk, end) == set)
 			end++;
-		if (decode_run(band, chunk, set, at, end - at, out))
+		if (decode_run(band, chunk, set, at, end - at, source->memory))
 			continue;
-		proven |= (low_bits(end - at) &
-				  ~blocks_bad(out + (size_t)at * BLOCK_SIZE, sums + at, end - at))
-			  << at;
+		proven |=
+			(low_bits(end - at) & ~blocks_bad(source->memory + (size_t)at * BLOCK_SIZE,
+						      source->sums + at, end - at))
+			<< at;
 	}
 	return proven;
 }
 
+int band_rebuild(struct band *band, unsigned chunk, uint64_t bits, uint64_t *proven)
+{
+	struct source *source = &band->sources[chunk];
+
+	*proven = 0;
+	if (!source->memory)
+		source->memory = buffer_alloc(band->pool->engine, (size_t)band->count * BLOCK_SIZE);
+	if (!source->memory)
+		return -ENOMEM;
+	if (!source->sums_result)
+		*proven = decode(band, chunk, bits);
+	source->good |= *proven;
+	return 0;
+}
+
 /* --- rebuilding --------------------------------------------------------------------------- */
+
+struct rebuild *rebuild_create(
+	struct pool *pool, struct segment *segment, uint64_t block, unsigned count)
+{
+	struct rebuild *rebuild = calloc(1, sizeof(*rebuild));
+
+	if (!rebuild)
+		return NULL;
+	rebuild->band = band_create(pool, segment, block, count);
+	if (!rebuild->band) {
+		free(rebuild);
+		return NULL;
+	}
+	rebuild->band->data = rebuild;
+	rebuild->band->repair = true;
+	return rebuild;
+}
+
+void rebuild_want(struct rebuild *rebuild, unsigned chunk)
+{
+	rebuild->wanted[chunk] = low_bits(rebuild->band->count);
+}
+
+void rebuild_want_again(
+	struct rebuild *rebuild, unsigned chunk, uint64_t bits, const uint32_t *sums, int result)
+{
+	struct source *source = &rebuild->band->sources[chunk];
+
+	rebuild->wanted[chunk] = bits;
+	source->asked = true;
+	source->result = result;
+	memcpy(source->sums, sums, rebuild->band->count * sizeof(*sums));
+}
 
 /* How many proven blocks the worst of the wanted places still lacks. */
 static unsigned lacking(const struct rebuild *rebuild)
 {
-	const struct layout *layout = &rebuild->segment->layout;
-	unsigned most = 0;
+	const struct band *band = rebuild->band;
+	unsigned width = segment_width(band->segment), data = band->segment->layout.data, most = 0;
+	uint64_t bits = 0;
 
-	for (uint64_t bits = rebuild->wanted; bits; bits &= bits - 1) {
+	for (unsigned i = 0; i < width; i++)
+		bits |= rebuild->wanted[i] & ~band->sources[i].good;
+	for (; bits; bits &= bits - 1) {
 		unsigned at = (unsigned)__builtin_ctzll(bits), have = 0;
 
-		for (unsigned i = 0; i < layout->data + layout->parity; i++)
-			have += rebuild->band->sources[i].good >> at & 1;
-		if (have < layout->data && layout->data - have > most)
-			most = layout->data - have;
+		for (unsigned i = 0; i < width; i++)
+			have += band->sources[i].good >> at & 1;
+		if (have < data && data - have > most)
+			most = data - have;
 	}
 	return most;
 }
 
-/* The chunks to ask next. */
-static uint32_t next_sources(const struct rebuild *rebuild)
+/* `lack` chunks more that can be asked, data first. */
+static uint32_t next_sources(const struct band *band, uint32_t set, unsigned lack)
 {
-	unsigned lack = lacking(rebuild), width = segment_width(rebuild->segment);
-	uint32_t set = 0;
+	unsigned width = segment_width(band->segment);
 
 	for (unsigned i = 0; i < width && lack > 0; i++) {
-		if (i == rebuild->chunk || rebuild->band->sources[i].asked ||
-			!chunk_usable(rebuild->pool, rebuild->segment, i))
+		if (set >> i & 1 || band->sources[i].asked ||
+			!chunk_usable(band->pool, band->segment, i))
 			continue;
 		set |= UINT32_C(1) << i;
 		lack--;
@@ -258,47 +311,66 @@ static uint32_t next_sources(const struct rebuild *rebuild)
 	return set;
 }
 
-static void rebuild_finish(struct rebuild *rebuild)
+/* The wanted chunks, be it for their checksums alone, and as many others as make k. */
+static uint32_t first_sources(const struct rebuild *rebuild)
+{
+	const struct band *band = rebuild->band;
+	unsigned width = segment_width(band->segment), lack = band->segment->layout.data;
+	uint32_t set = 0;
+
+	for (unsigned i = 0; i < width; i++) {
+		if (!rebuild->wanted[i] || band->sources[i].asked)
+			continue;
+		set |= UINT32_C(1) << i;
+		lack -= lack > 0 && chunk_usable(band->pool, band->segment, i);
+	}
+	return next_sources(band, set, lack);
+}
+
+/* A device that does not answer is not written to either; one that cannot read a block may well be
+ * able to write it. */
+static bool mendable(const struct source *source)
+{
+	return !source->result || source->result == -EIO;
+}
+
+static void rebuild_chunk(struct rebuild *rebuild, unsigned chunk)
 {
 	struct band *band = rebuild->band;
+	struct source *source = &band->sources[chunk];
+	uint64_t bits = rebuild->wanted[chunk] & ~source->good, proven;
 
-	if (band)
-		rebuild->out =
-			buffer_alloc(rebuild->pool->engine, (size_t)rebuild->count * BLOCK_SIZE);
-	if (rebuild->out)
-		rebuild->proven = band_decode(
-			band, rebuild->chunk, rebuild->wanted, rebuild->sums, rebuild->out);
-	rebuild->done(rebuild);
+	if (!bits || band_rebuild(band, chunk, bits, &proven))
+		return;
+	if (proven && mendable(source))
+		repair_blocks_later(
+			band->pool, band->segment, chunk, band->block, source->memory, proven);
 }
 
 static void rebuild_wave(struct band *band)
 {
 	struct rebuild *rebuild = band->data;
-	uint32_t more = next_sources(rebuild);
+	uint32_t more = next_sources(band, 0, lacking(rebuild));
+	unsigned width = segment_width(band->segment);
 
-	if (more)
+	if (more) {
 		band_read(band, more, rebuild_wave);
-	else
-		rebuild_finish(rebuild);
-}
-
-void rebuild_start(struct rebuild *rebuild)
-{
-	rebuild->out = NULL;
-	rebuild->proven = 0;
-	rebuild->band =
-		band_create(rebuild->pool, rebuild->segment, rebuild->block, rebuild->count);
-	if (!rebuild->band) {
-		rebuild_finish(rebuild);
 		return;
 	}
-	rebuild->band->data = rebuild;
-	rebuild->band->repair = true;
-	rebuild_wave(rebuild->band);
+	for (unsigned i = 0; i < width; i++)
+		rebuild_chunk(rebuild, i);
+	rebuild->done(rebuild);
+}
+
+void rebuild_start(struct rebuild *rebuild, void (*done)(struct rebuild *rebuild), void *data)
+{
+	rebuild->done = done;
+	rebuild->data = data;
+	band_read(rebuild->band, first_sources(rebuild), rebuild_wave);
 }
 
 void rebuild_free(struct rebuild *rebuild)
 {
-	buffer_free(rebuild->pool->engine, rebuild->out, (size_t)rebuild->count * BLOCK_SIZE);
 	band_free(rebuild->band);
+	free(rebuild);
 }
