@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
- * What env.c, txn.c, image.c and table.c share: LMDB stays behind this page. What stands under
- * "for the rest of pool/" is meant for checkpoint.c, pool.c and journal.c as well.
+ * What env.c, env_store.c, env_registry.c, txn.c, image.c and table.c share: LMDB stays behind
+ * this page. What stands under "for the rest of pool/" is meant for checkpoint.c, pool.c and
+ * journal.c as well.
  */
 #ifndef MILLRACE_POOL_ENV_H
 #define MILLRACE_POOL_ENV_H
@@ -49,7 +50,7 @@ bool env_is_gone(struct env *env);
 /* Lets go of all volumes' environments, changed or not. None may have users. */
 void env_forget_all(struct pool *pool);
 
-/* --- one environment --------------------------------------------------------------------------
+/* --- stores (env_store.c) ---------------------------------------------------------------------
  */
 
 /* A read transaction that is kept for the next view, with its cursor. */
@@ -71,6 +72,17 @@ struct store {
 	_Atomic unsigned views; /* begun and not ended */
 	struct store *next;
 };
+
+/* An empty store in the directory's file system; LMDB's error or errno. */
+int store_get(const char *directory, size_t map_size, struct store **store);
+/* It has no views and no transactions. Emptied and kept, or closed. */
+void store_put(struct store *store);
+/* LMDB's error or errno. */
+int store_view_begin(struct store *store, struct view **view);
+void store_view_end(struct store *store, struct view *view);
+
+/* --- one environment (env.c) ------------------------------------------------------------------
+ */
 
 enum env_state { ENV_LOADING, ENV_READY, ENV_FAILED };
 
@@ -96,7 +108,7 @@ struct env {
 	unsigned recount; /* transactions until the free pages are counted again */
 	bool full;
 
-	/* the registry: under pool->volumes_lock */
+	/* env_registry.c: under pool->volumes_lock */
 	struct env *next;
 	bool listed;
 	unsigned users;
@@ -124,6 +136,16 @@ void env_change_end(struct env *env, uint64_t lsn);
 void env_replayed(struct env *env, uint64_t lsn);
 /* Commits what this thread has replayed. */
 int env_replay_flush(struct env *env);
+/* For the registry. A new one, loading and without a store; NULL when there is no memory. */
+struct env *env_allocate(struct pool *pool, uint32_t volume);
+/* Gives it its store, and what the image says (NULL or kind 0: nothing). */
+int env_fill(struct env *env, const struct image_row *image);
+/* Not listed any more, or never was; changed or not. */
+void env_free(struct env *env);
+
+/* --- environments in memory (env_registry.c) --------------------------------------------------
+ */
+
 /* The volume's environment, counted, if it is in memory; or NULL. */
 struct env *env_find(struct pool *pool, uint32_t volume);
 /* What the pool's environment knows of a volume: its newest image (kind 0: none) and whether it is
@@ -131,6 +153,8 @@ struct env *env_find(struct pool *pool, uint32_t volume);
 int env_describe(struct pool *pool, uint32_t volume, struct image_row *image, bool *sealed);
 /* The volume is deleted: forgets its environment and changes, at once or with the last user. */
 void env_set_gone(struct pool *pool, uint32_t volume);
+
+/* --- keys, transactions ---------------------------------------------------------------------- */
 
 /* Big-endian, for keys. */
 static inline void put_key_u32(struct writer *w, uint32_t value)

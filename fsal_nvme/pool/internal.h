@@ -405,7 +405,7 @@ struct pool {
 	unsigned device_count;
 
 	struct env *env; /* the pool's own */
-	struct env *volumes; /* env.c: environments in memory, by volume */
+	struct env *volumes; /* env_registry.c: environments in memory, by volume */
 	pthread_mutex_t volumes_lock;
 
 	struct journal *journal;
