@@ -435,7 +435,8 @@ struct pool {
 	pthread_t maintain_thread;
 	pthread_mutex_t wake_lock;
 	pthread_cond_t wake;
-	bool wanted, stopping, thread_running;
+	bool wanted, stopping;
+	atomic_bool thread_running;
 	uint64_t beats;
 };
 

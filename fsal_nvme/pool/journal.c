@@ -413,7 +413,7 @@ static bool in_checkpoint(struct pool *pool)
 		return false;
 	}
 	pthread_mutex_lock(&pool->wake_lock);
-	mine = pool->thread_running && pthread_equal(pthread_self(), pool->maintain_thread);
+	mine = pthread_equal(pthread_self(), pool->maintain_thread);
 	pthread_mutex_unlock(&pool->wake_lock);
 	return mine;
 }

@@ -3,9 +3,10 @@
  * Waiting for an LSN to be durable. Each batch that is not durable keeps the list of those who wait
  * for its LSNs, so that a completion calls exactly those, and finding the batch takes a few steps.
  *
- * A parked batch goes on when its failing members are dropped. With a maintenance thread that is
- * its work. Without one, and in a simulated world, somebody who waits must do it: pool_sync() looks
- * before it waits, and a batch that is parked later wakes one pool_sync() with JOURNAL_HELP.
+ * A parked batch goes on when its failing members are dropped. While there is a maintenance thread
+ * that is its work. While there is none (a pool that is being opened or closed has none yet, or no
+ * more), and in a simulated world, somebody who waits must do it: pool_sync() looks before it
+ * waits, and a batch that is parked later wakes one pool_sync() with JOURNAL_HELP.
  */
 #include "pool/journal.h"
 
@@ -13,7 +14,7 @@
 
 bool journal_waiters_help(const struct pool *pool)
 {
-	return engine_is_simulated(pool->engine) || !pool->options.background;
+	return engine_is_simulated(pool->engine) || !atomic_load(&pool->thread_running);
 }
 
 /* --- who waits -------------------------------------------------------------------------------- */

@@ -139,20 +139,24 @@ static void *maintenance_thread(void *argument)
 
 int pool_start_maintenance(struct pool *pool)
 {
-	int rc = -pthread_create(&pool->maintain_thread, NULL, maintenance_thread, pool);
+	int rc;
 
-	pool->thread_running = !rc;
+	/* Under the lock: the thread, too, asks who it is. */
+	pthread_mutex_lock(&pool->wake_lock);
+	rc = -pthread_create(&pool->maintain_thread, NULL, maintenance_thread, pool);
+	atomic_store(&pool->thread_running, !rc);
+	pthread_mutex_unlock(&pool->wake_lock);
 	return rc;
 }
 
 void pool_stop_maintenance(struct pool *pool)
 {
-	if (!pool->thread_running)
+	if (!atomic_load(&pool->thread_running))
 		return;
 	pthread_mutex_lock(&pool->wake_lock);
 	pool->stopping = true;
 	pthread_cond_signal(&pool->wake);
 	pthread_mutex_unlock(&pool->wake_lock);
 	pthread_join(pool->maintain_thread, NULL);
-	pool->thread_running = false;
+	atomic_store(&pool->thread_running, false);
 }

@@ -337,7 +337,7 @@ static int count_record(struct pool *pool, uint64_t lsn, const uint8_t *payload,
 static void pool_of_files(struct engine *engine, char paths[3][64])
 {
 	pool_new(engine);
-	rig->pool->options.background = true;
+	atomic_store(&rig->pool->thread_running, true); /* trim_often() is one */
 	for (unsigned i = 0; i < 3; i++)
 		member_open(i, paths[i]);
 	assert_int_equal(journal_create(rig->pool), 0);
