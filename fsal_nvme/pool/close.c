@@ -361,6 +361,7 @@ static int close_step(
 	return rc;
 }
 
+/* A closed segment as any other. */
 static void drop_sums(struct segment *segment)
 {
 	uint32_t *sums;
@@ -368,6 +369,7 @@ static void drop_sums(struct segment *segment)
 	pthread_mutex_lock(&segment->lock);
 	sums = segment->sums;
 	segment->sums = NULL;
+	segment->frozen = false;
 	pthread_mutex_unlock(&segment->lock);
 	free(sums);
 }

@@ -125,7 +125,7 @@ struct segment {
 	uint32_t rows_flushed; /* ... and flushed */
 	uint32_t rows_recorded; /* ... and their checksums in a committed transaction */
 	bool filled; /* no more appends: to be closed by maintenance once all rows are written */
-	bool frozen; /* an earlier epoch's, open when it ended */
+	atomic_bool frozen; /* an earlier epoch's, open when it ended, and not closed since */
 	struct stream *stream; /* that fills it, or NULL */
 	bool freed; /* its slots go back to the maps with the last reference (reads, repairs) */
 	struct pool *pool;
@@ -173,12 +173,12 @@ int txn_own_pool(struct txn *txn);
 /* Within a transaction that owns the pool's environment: puts the row as it is in memory into the
  * table. The segment is not `freed`. */
 int segment_record(struct txn *txn, struct segment *segment);
-/* Likewise: nothing refers to it any more, but its slots stay taken: an owner that may still write
- * there had it open. Freed by the opening that knows that owner to be dead. */
+/* Likewise: nothing refers to it any more, but its slots stay taken. */
 int segment_forget_live(struct txn *txn, struct segment *segment);
 /* Frees a segment that nothing refers to, in as many transactions as its keys need. */
 int segment_give_up(struct pool *pool, struct segment *segment);
-/* Likewise: gives its slots back and forgets it (when the transaction commits). */
+/* Likewise: gives its slots back and forgets it (when the transaction commits). Where an earlier
+ * owner may still write, they stay taken until an opening knows that owner to be dead. */
 int segment_free(struct txn *txn, struct segment *segment);
 /* Fills the stock up to its size. Waits. From maintenance, and at opening. */
 int segment_restock(struct pool *pool);
@@ -376,10 +376,12 @@ bool place_domain_may_die(struct pool *pool);
 
 /* After replay: fills the segment table from the pool's environment and takes the slots. */
 int recover_table(struct pool *pool);
-/* After the journal has started: frees what dead epochs left, keeps what living ones may write. */
+/* Once the label has this epoch's span: which earlier owners may still write. */
+void recover_note_owners(struct pool *pool);
+/* After the journal has started: frees what dead owners left, keeps what living ones may write. */
 int recover_segments(struct pool *pool);
-/* Whether the owner of `epoch` can write no more. */
-bool epoch_is_dead(const struct pool *pool, uint64_t epoch);
+/* Whether an earlier owner may still write to the segment. */
+bool written_late(const struct pool *pool, const struct segment_row *row);
 int pool_start_maintenance(struct pool *pool);
 void pool_stop_maintenance(struct pool *pool);
 /* Closes segments that are filled, or frozen with a dead owner. */
@@ -417,6 +419,7 @@ struct pool {
 	unsigned table_size, segment_count;
 	struct stream *streams;
 	unsigned stream_count; /* big-file streams in use */
+	uint64_t living_epoch; /* the last one before this whose owner may still write; 0: none */
 	struct segment **stock; /* reserved and durable; under table_lock */
 	unsigned stock_count, stock_size;
 	uint32_t reserve_segments; /* at least so many are kept for images and compaction */

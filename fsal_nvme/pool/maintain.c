@@ -15,7 +15,9 @@ static enum chore chore_of(struct pool *pool, struct segment *s)
 	enum chore chore = NOTHING;
 
 	pthread_mutex_lock(&s->lock);
-	if (s->row.state == SEGMENT_OPEN && s->filled)
+	if (written_late(pool, &s->row))
+		chore = NOTHING;
+	else if (s->row.state == SEGMENT_OPEN && s->filled)
 		chore = CLOSE;
 	else if (s->row.state == SEGMENT_CLOSED && s->row.purpose == PURPOSE_DATA && !s->row.live &&
 		 !atomic_load(&s->unreferred) && !s->stream)

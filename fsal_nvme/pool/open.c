@@ -432,6 +432,7 @@ static int take_over(struct opening *o, struct journal_position *start, uint64_t
 	if (rc)
 		return error_set(o->error, rc, pool->label.name, "its labels cannot be written: %s",
 			strerror(-rc));
+	recover_note_owners(pool);
 	span = &pool->label.spans[pool->label.span_count - 1];
 	rc = journal_start(pool, start, pool->label.replay.position, span->window);
 	return rc ? rc : record_epoch(pool, start);

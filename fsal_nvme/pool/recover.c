@@ -2,24 +2,38 @@
 /*
  * What an opening does with the segments that earlier epochs left.
  *
- * An epoch whose owner may still write (paused, not known to be fenced or dead) keeps its slots:
- * its reserved segments are not given to anyone, its open ones are "frozen": their rows are read by
- * the checksums that the journal recorded, their tails from the journal's bytes, and nothing is
- * written to them. That is why nothing has to be moved at a take-over: what such an owner writes
- * late goes to rows that no checksum names, or is the very bytes that are there.
+ * An owner that may still write (paused, not known to be fenced or dead) may do so in any segment
+ * that was there in its epoch: it fills its own, closes what the owners before it left open, mends
+ * blocks of closed ones. So all of these keep their slots, whoever made them: reserved ones are not
+ * given to anyone, those that nobody refers to any more are not freed, open ones are "frozen":
+ * their rows are read by the checksums that the journal recorded, their tails from the journal's
+ * bytes, and nothing is written to them. That is why nothing has to be moved at a take-over: what
+ * such an owner writes late goes to rows that no checksum names, or is the very bytes that are
+ * there.
  *
- * Once the owner is known to be dead, reserved segments are freed and frozen ones closed.
+ * The opening that knows all of these owners to be dead frees and closes. Closed segments of images
+ * are freed at once all the same: a checkpoint needs the room, and all that such an owner may do to
+ * them is to mend a block while it loads one, which their next user's checksums would tell.
  */
 #include <stdio.h>
 
 #include "pool/internal.h"
 
-bool epoch_is_dead(const struct pool *pool, uint64_t epoch)
+void recover_note_owners(struct pool *pool)
 {
-	for (unsigned i = 0; i < pool->label.span_count; i++)
-		if (pool->label.spans[i].epoch == epoch)
-			return pool->label.spans[i].dead;
-	return epoch != pool->epoch;
+	for (unsigned i = 0; i < pool->label.span_count; i++) {
+		const struct journal_span *span = &pool->label.spans[i];
+
+		if (!span->dead && span->epoch != pool->epoch && span->epoch > pool->living_epoch)
+			pool->living_epoch = span->epoch;
+	}
+}
+
+bool written_late(const struct pool *pool, const struct segment_row *row)
+{
+	if (row->purpose == PURPOSE_IMAGE && row->state == SEGMENT_CLOSED)
+		return false;
+	return row->epoch <= pool->living_epoch;
 }
 
 /* --- the table ----------------------------------------------------------------------------------
@@ -164,17 +178,19 @@ static int image_segments(struct pool *pool, struct id_set *set)
 	return rc == -ENOENT ? 0 : rc;
 }
 
-/* --- segments of dead epochs
+/* --- segments of earlier epochs
  * ------------------------------------------------------------------------ */
 
 enum verdict { KEEP, FREE, RECORD, CLOSE };
 
 static enum verdict judge(struct pool *pool, const struct segment *s, const struct id_set *images)
 {
-	if (s->row.epoch == pool->epoch || !epoch_is_dead(pool, s->row.epoch))
+	if (s->row.epoch == pool->epoch)
 		return KEEP;
 	if (set_has(images, s->id))
 		return root_row(pool, s->id) ? RECORD : KEEP;
+	if (written_late(pool, &s->row))
+		return KEEP;
 	if (s->row.purpose == PURPOSE_IMAGE || s->row.state == SEGMENT_RESERVED || !s->row.live)
 		return FREE;
 	return s->row.state == SEGMENT_OPEN ? CLOSE : KEEP;

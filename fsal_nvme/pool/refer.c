@@ -354,8 +354,11 @@ int txn_release(struct txn *txn, const struct extent *extents, unsigned count)
 
 int segment_forget_live(struct txn *txn, struct segment *segment)
 {
-	struct change *c = change_begin(txn, segment, NULL, 0);
+	struct change *c;
 
+	if (!segment->row.live)
+		return 0;
+	c = change_begin(txn, segment, NULL, 0);
 	return c ? change_live(txn, c, -(int64_t)segment->row.live) : -ENOMEM;
 }
 

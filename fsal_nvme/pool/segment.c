@@ -280,13 +280,16 @@ static void free_committed(struct txn_hook *hook, uint64_t lsn)
 int segment_free(struct txn *txn, struct segment *segment)
 {
 	struct pool *pool = txn_pool(txn);
-	struct free_hook *hook = malloc(sizeof(*hook));
+	struct free_hook *hook;
 	uint8_t key[9];
 	int rc;
 
+	assert(!segment->freed);
+	if (written_late(pool, &segment->row))
+		return segment_forget_live(txn, segment);
+	hook = malloc(sizeof(*hook));
 	if (!hook)
 		return -ENOMEM;
-	assert(!segment->freed);
 	*hook = (struct free_hook){.hook.run = free_committed, .pool = pool, .segment = segment};
 	txn_on_end(txn, &hook->hook);
 	rc = delete_keys(txn, KEY_SUMS, segment->id);

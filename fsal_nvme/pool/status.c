@@ -177,7 +177,7 @@ static void consider_sparse(struct pool *pool, const struct segment_row *row, vo
 
 	if (row->volume != sparse->volume || row->purpose != PURPOSE_DATA ||
 		row->state != SEGMENT_CLOSED || row->live >= limit ||
-		row->live >= sparse->best_live ||
+		row->live >= sparse->best_live || written_late(pool, row) ||
 		in_list(row->id, sparse->skip, sparse->skip_count))
 		return;
 	sparse->best = row->id;

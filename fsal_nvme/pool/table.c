@@ -336,23 +336,11 @@ static int delete_cost(struct txn *txn, uint8_t prefix, uint64_t id, size_t *cos
 	return rc == -ENOENT ? 0 : rc;
 }
 
-/* It stays, without live bytes. */
-static int forget_frozen(struct txn *txn, struct segment *segment)
-{
-	if (!segment->row.live)
-		return 0;
-	if (!room_for(txn, 9 + SEGMENT_ROW_MAX + TXN_CHANGE_OVERHEAD))
-		return -EAGAIN;
-	return segment_forget_live(txn, segment);
-}
-
 static int free_segment(struct txn *txn, struct segment *segment)
 {
-	size_t cost = 9 + TXN_CHANGE_OVERHEAD;
+	size_t cost = 9 + SEGMENT_ROW_MAX + TXN_CHANGE_OVERHEAD; /* it may have to stay */
 	int rc;
 
-	if (segment->frozen && !segment->filled) /* its owner may still write there */
-		return forget_frozen(txn, segment);
 	rc = delete_cost(txn, KEY_SUMS, segment->id, &cost);
 	if (!rc)
 		rc = delete_cost(txn, KEY_TAIL, segment->id, &cost);
