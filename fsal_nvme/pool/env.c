@@ -20,7 +20,6 @@
 #include <sys/statvfs.h>
 
 #define PAGE 4096u
-#define LIMIT_DEFAULT (16ull << 30)
 #define HEADROOM_MIN (64ull << 20)
 #define ROOM_STEP 4096u /* pages */
 #define ROOM_MIN (64ull << 20) /* bytes that must be free in the scratch file system */
@@ -56,7 +55,7 @@ struct env *env_allocate(struct pool *pool, uint32_t volume)
 		return NULL;
 	env->pool = pool;
 	env->volume = volume;
-	env->limit = (limit ? limit : LIMIT_DEFAULT) / PAGE;
+	env->limit = limit / PAGE;
 	atomic_init(&env->sealed, false);
 	atomic_init(&env->gone, false);
 	atomic_init(&env->writer, 0);

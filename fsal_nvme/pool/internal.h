@@ -431,7 +431,7 @@ struct pool {
 
 	_Atomic uint64_t row_bytes; /* memory of rows in use */
 	pthread_mutex_t row_lock;
-	struct event *row_waiter; /* one append waiting for row memory */
+	struct row_wait *row_waiters; /* appends that wait for row memory (row.c) */
 
 	/* maintenance */
 	pthread_mutex_t maintain_lock; /* one round, or checkpoint, at a time */

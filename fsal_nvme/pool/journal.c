@@ -290,7 +290,7 @@ void journal_completion_over(struct journal *j)
 static void copies_done(struct journal *j)
 {
 	struct durable_wait *durable = NULL, *helper = NULL;
-	int lost = atomic_load(&j->lost);
+	int lost = atomic_load(&j->lost), failure;
 	bool more = false, look = false, wake = false;
 
 	pthread_mutex_lock(&j->lock);
@@ -303,12 +303,13 @@ static void copies_done(struct journal *j)
 		look = journal_fence_wanted(j);
 		wake = wants_maintenance(j);
 	}
+	failure = j->failure;
 	pthread_mutex_unlock(&j->lock);
 	if (look)
 		journal_fence_look(j);
 	if (more)
 		journal_launch(j);
-	journal_call(durable, 0);
+	journal_call(durable, failure);
 	if (helper)
 		helper->done(helper, JOURNAL_HELP);
 	if (lost == -ESHUTDOWN)

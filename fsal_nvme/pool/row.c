@@ -15,8 +15,6 @@
 #include "common/crc32c.h"
 #include "pool/row.h"
 
-#define ROW_MEMORY_DEFAULT ((size_t)64 << 20)
-
 /* --- memory ------------------------------------------------------------------------------- */
 
 int row_create(struct pool *pool, struct segment *segment, uint32_t index, struct row **row)
@@ -84,14 +82,14 @@ static void memory_give(struct pool *pool, size_t bytes)
 {
 	pthread_mutex_lock(&pool->row_lock);
 	atomic_fetch_sub(&pool->row_bytes, bytes);
-	wake_all((struct row_wait *)pool->row_waiter);
-	pool->row_waiter = NULL;
+	wake_all(pool->row_waiters);
+	pool->row_waiters = NULL;
 	pthread_mutex_unlock(&pool->row_lock);
 }
 
 bool row_memory_full(struct pool *pool, size_t bytes)
 {
-	size_t limit = pool->options.row_memory ? pool->options.row_memory : ROW_MEMORY_DEFAULT;
+	size_t limit = pool->options.row_memory;
 	uint64_t used = atomic_load(&pool->row_bytes);
 
 	return used && (used > limit || bytes > limit - used);
@@ -99,16 +97,12 @@ bool row_memory_full(struct pool *pool, size_t bytes)
 
 static void waiter_remove(struct pool *pool, struct row_wait *wait)
 {
-	struct row_wait *at = (struct row_wait *)pool->row_waiter;
+	struct row_wait **at = &pool->row_waiters;
 
-	if (at == wait) {
-		pool->row_waiter = wait->next ? &wait->next->event : NULL;
-		return;
-	}
-	while (at && at->next != wait)
-		at = at->next;
-	if (at)
-		at->next = wait->next;
+	while (*at && *at != wait)
+		at = &(*at)->next;
+	if (*at)
+		*at = wait->next;
 }
 
 int row_memory_wait(struct pool *pool, size_t bytes)
@@ -119,8 +113,8 @@ int row_memory_wait(struct pool *pool, size_t bytes)
 	pthread_mutex_lock(&pool->row_lock);
 	while (!rc && row_memory_full(pool, bytes)) {
 		event_init(&wait.event, pool->engine);
-		wait.next = (struct row_wait *)pool->row_waiter;
-		pool->row_waiter = &wait.event;
+		wait.next = pool->row_waiters;
+		pool->row_waiters = &wait;
 		pthread_mutex_unlock(&pool->row_lock);
 		rc = event_wait(&wait.event);
 		pthread_mutex_lock(&pool->row_lock);

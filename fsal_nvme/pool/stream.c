@@ -43,7 +43,6 @@
 
 #include "pool/row.h"
 
-#define STREAM_LIMIT_DEFAULT 32u
 #define PIECES_MAX 8u
 #define TAKE_TRIES 64u
 
@@ -536,8 +535,7 @@ int stream_open_purpose(
 /* Counts one more stream, or one less. */
 static int count_stream(struct pool *pool, int change)
 {
-	unsigned limit =
-		pool->options.stream_limit ? pool->options.stream_limit : STREAM_LIMIT_DEFAULT;
+	unsigned limit = pool->options.stream_limit;
 	int rc = 0;
 
 	pthread_rwlock_wrlock(&pool->table_lock);

@@ -3,14 +3,6 @@
 #include "test_pool_read.h"
 #include "failing_malloc.h"
 
-static uint64_t reads_done(struct fixture *f)
-{
-	struct engine_counters counters;
-
-	engine_counters(f->engine, &counters);
-	return counters.reads;
-}
-
 /* --- where an extent lies ----------------------------------------------------------------- */
 
 /* Cuts cover each byte once, stay within a span and a page, and name the right place. */

@@ -445,4 +445,12 @@ static inline void keep_row(struct fixture *f, uint32_t index)
 	row_install(row);
 }
 
+static inline uint64_t reads_done(struct fixture *f)
+{
+	struct engine_counters counters;
+
+	engine_counters(f->engine, &counters);
+	return counters.reads;
+}
+
 #endif

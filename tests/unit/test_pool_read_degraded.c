@@ -75,6 +75,28 @@ static void test_long_reads_with_devices_lost(void **state)
 
 /* --- rot ---------------------------------------------------------------------------------- */
 
+/* What is missing of several chunks is computed from one reading of the others, which is also what
+ * is delivered of these. */
+static void test_a_long_read_reads_no_device_twice(void **state)
+{
+	static const struct shape shape = {4, 2, 131072, 16, 16, false};
+	struct fixture f;
+	uint64_t before;
+
+	start(&f, &shape);
+	for (unsigned lost = 1; lost < 16; lost++) {
+		if (__builtin_popcount(lost) > 2)
+			continue;
+		lose(&f, lost, true);
+		assert_int_equal(read_aligned(&f, 0, 1 << 20), 0); /* and the pages */
+		before = reads_done(&f);
+		assert_int_equal(read_aligned(&f, 1 << 20, 1 << 20), 0);
+		assert_int_equal(reads_done(&f) - before, 4);
+		find_again(&f);
+	}
+	finish(&f);
+}
+
 static void test_each_set_of_rotten_blocks(void **state)
 {
 	struct fixture f;
@@ -390,6 +412,7 @@ int main(void)
 		cmocka_unit_test(test_each_set_of_dead_devices),
 		cmocka_unit_test(test_each_set_of_dropped_devices),
 		cmocka_unit_test(test_long_reads_with_devices_lost),
+		cmocka_unit_test(test_a_long_read_reads_no_device_twice),
 		cmocka_unit_test(test_each_set_of_rotten_blocks),
 		cmocka_unit_test(test_repaired_blocks_serve_the_next_loss),
 		cmocka_unit_test(test_a_different_chunk_is_bad_in_each_block),
