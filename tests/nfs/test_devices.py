@@ -74,6 +74,7 @@ def test_what_was_written_with_two_devices_lost_outlives_two_more(site, share):
     lose(site, 2, 3)
     share.remount()
     assert share.call(intact, 'file', 3, timeout=600)
+    share.close()
     site.server.kill9()  # the pool is read-only now: its share cannot be removed
 
 
