@@ -109,12 +109,13 @@ static int next_line(
 	double deadline = seconds_now() + SILENCE_SECONDS;
 
 	for (;;) {
-		int rc = line_read(reader, seconds_now() + 0.5, line, length);
+		int rc;
 
-		if (rc != -ETIMEDOUT)
-			return rc;
 		if (reporter->stopped(reporter))
 			return -EINTR;
+		rc = line_read(reader, seconds_now() + 0.5, line, length);
+		if (rc != -ETIMEDOUT)
+			return rc;
 		if (seconds_now() >= deadline)
 			return -ETIMEDOUT;
 	}

@@ -197,7 +197,7 @@ int verb_dataset_ingest(struct verb_call *call)
 
 /* --- verify ------------------------------------------------------------------------------ */
 
-static void verify_progress(void *data, uint64_t bytes, uint64_t total)
+static bool verify_progress(void *data, uint64_t bytes, uint64_t total)
 {
 	struct verb_call *call = data;
 	json_t *progress = json_object();
@@ -208,6 +208,7 @@ static void verify_progress(void *data, uint64_t bytes, uint64_t total)
 	put_text(progress, "unit", "bytes");
 	call->reporter->progress(call->reporter, progress);
 	json_decref(progress);
+	return !call->reporter->stopped(call->reporter);
 }
 
 static void verify_bad(void *data, const char *path, int error)

@@ -231,17 +231,19 @@ struct check {
 	const char *volume;
 };
 
-static void check_progress(void *data, uint64_t done, uint64_t total)
+static bool check_progress(void *data, uint64_t done, uint64_t total)
 {
 	struct check *check = data;
+	struct reporter *reporter = check->call->reporter;
 	json_t *progress = json_object();
 
 	put_text(progress, "what", check->volume ? check->volume : "segments");
 	put_integer(progress, "done", done);
 	put_integer(progress, "total", total);
 	put_text(progress, "unit", check->volume ? "bytes" : "steps");
-	check->call->reporter->progress(check->call->reporter, progress);
+	reporter->progress(reporter, progress);
 	json_decref(progress);
+	return !reporter->stopped(reporter);
 }
 
 static void check_bad(void *data, const char *path, int error)

@@ -24,7 +24,7 @@ struct check {
 	struct pool *pool;
 	bool repair;
 	struct pool_check_report *report;
-	void (*progress)(void *data, uint64_t done, uint64_t total);
+	bool (*progress)(void *data, uint64_t done, uint64_t total);
 	void *data;
 	uint64_t done, total; /* blocks of cells */
 };
@@ -365,8 +365,8 @@ static int flight_end(struct check *check, struct flight *flight, int result)
 	if (!result)
 		result = judge_parity(check, band);
 	check->done += (uint64_t)band->count * width;
-	if (!result && check->progress)
-		check->progress(check->data, check->done, check->total);
+	if (!result && check->progress && !check->progress(check->data, check->done, check->total))
+		result = -EINTR;
 	flight->band = NULL;
 	band_free(band);
 	return result;
@@ -496,7 +496,7 @@ static int check_all(struct check *check)
 }
 
 int pool_check(struct pool *pool, bool repair, struct pool_check_report *report,
-	void (*progress)(void *data, uint64_t done, uint64_t total), void *data,
+	bool (*progress)(void *data, uint64_t done, uint64_t total), void *data,
 	struct error *error)
 {
 	struct check check = {.pool = pool,
@@ -511,8 +511,14 @@ int pool_check(struct pool *pool, bool repair, struct pool_check_report *report,
 		return error_set(error, -EROFS, pool_name(pool),
 			"the pool is read-only, nothing can be repaired; check it without repair");
 	result = check_all(&check);
-	if (!result && report->repaired_blocks)
-		result = pool_flush(pool, ~UINT64_C(0));
+	if (report->repaired_blocks && (!result || result == -EINTR)) {
+		int flushed = pool_flush(pool, ~UINT64_C(0));
+
+		result = flushed ? flushed : result;
+	}
+	if (result == -EINTR)
+		return error_set(
+			error, result, pool_name(pool), "interrupted: not all of it was read");
 	if (result)
 		return error_set(error, result, pool_name(pool),
 			"the check could not be finished: %s", strerror(-result));

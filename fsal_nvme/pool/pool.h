@@ -155,9 +155,9 @@ struct pool_check_report {
 				volume/ */
 };
 /* Reads every block of every segment and compares with checksums and parity; `progress` may be
- * NULL. With `repair` bad blocks are rewritten. */
+ * NULL, and ends it with -EINTR when it returns false. With `repair` bad blocks are rewritten. */
 int pool_check(struct pool *pool, bool repair, struct pool_check_report *report,
-	void (*progress)(void *data, uint64_t done, uint64_t total), void *data,
+	bool (*progress)(void *data, uint64_t done, uint64_t total), void *data,
 	struct error *error);
 
 /* --- transactions ---------------------------------------------------------------------------- */

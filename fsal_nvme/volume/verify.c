@@ -125,9 +125,10 @@ static int read_round(struct verify *verify, struct round *round)
 	if (r)
 		return r;
 	verify->report->bytes += round->bytes;
-	if (options && options->progress)
-		options->progress(options->data, verify->report->bytes, verify->total);
-	return 0;
+	if (!options || !options->progress ||
+		options->progress(options->data, verify->report->bytes, verify->total))
+		return 0;
+	return -EINTR;
 }
 
 static int verify_bytes(struct verify *verify)
@@ -154,6 +155,8 @@ int volume_verify(struct volume *volume, const struct volume_verify_options *opt
 	r = verify_rows(&verify);
 	if (!r)
 		r = verify_bytes(&verify);
+	if (r == -EINTR)
+		return error_set(error, r, volume->row.name, "interrupted: not all of it was read");
 	if (r)
 		return error_set(
 			error, r, volume->row.name, "cannot be verified: %s", strerror(-r));

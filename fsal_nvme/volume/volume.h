@@ -356,7 +356,7 @@ struct volume_verify_report {
  * agree. 0 when all could be looked at, whatever was found. Callbacks may be NULL.
  */
 struct volume_verify_options {
-	void (*progress)(void *data, uint64_t bytes, uint64_t total);
+	bool (*progress)(void *data, uint64_t bytes, uint64_t total); /* false: -EINTR */
 	void (*bad)(void *data, const char *path, int error); /* a file, or "" for metadata */
 	void *data;
 };

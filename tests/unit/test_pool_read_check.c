@@ -27,11 +27,33 @@ static uint64_t blocks_in_all(const struct fixture *f)
 
 static uint64_t progress_done, progress_total;
 
-static void note_progress(void *data, uint64_t done, uint64_t all)
+static bool note_progress(void *data, uint64_t done, uint64_t all)
 {
 	assert_true(done > progress_done && done <= all);
 	progress_done = done;
 	progress_total = all;
+	return true;
+}
+
+static bool stop_at_once(void *data, uint64_t done, uint64_t all)
+{
+	++*(unsigned *)data;
+	return false;
+}
+
+static void test_check_stops_when_it_is_told(void **state)
+{
+	struct pool_check_report report;
+	struct error error = {0};
+	unsigned calls = 0;
+	struct fixture f;
+
+	start(&f, &wide);
+	assert_int_equal(pool_check(f.pool, false, &report, stop_at_once, &calls, &error), -EINTR);
+	assert_int_equal(calls, 1);
+	assert_true(report.blocks < blocks_in_all(&f));
+	assert_string_equal(error.message, "interrupted: not all of it was read");
+	finish(&f);
 }
 
 static void test_check_finds_nothing_wrong(void **state)
@@ -273,6 +295,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_check_finds_nothing_wrong),
+		cmocka_unit_test(test_check_stops_when_it_is_told),
 		cmocka_unit_test(test_check_repairs_all_that_can_be_proven),
 		cmocka_unit_test(test_check_counts_what_is_lost_and_missing),
 		cmocka_unit_test(test_check_finds_parity_that_is_another_code),

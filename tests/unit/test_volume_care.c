@@ -415,6 +415,11 @@ static void spoil(void)
 	}
 }
 
+static bool stop_at_once(void *data, uint64_t bytes, uint64_t total)
+{
+	return false;
+}
+
 static void names_files_that_are_lost(void **state)
 {
 	struct volume_verify_report report;
@@ -441,6 +446,10 @@ static void names_files_that_are_lost(void **state)
 	assert_int_equal(report.files, 25);
 	assert_int_equal(report.bytes, 24 * 256 * KIB);
 	assert_int_equal(bad.count, 0);
+	options.progress = stop_at_once;
+	assert_int_equal(volume_verify(fixture.volume, &options, &report, &error), -EINTR);
+	assert_true(report.bytes > 0);
+	options.progress = NULL;
 	spoil();
 	assert_int_equal(volume_verify(fixture.volume, &options, &report, &error), 0);
 	assert_true(report.bad_files > 0 && report.bad_files <= 24);

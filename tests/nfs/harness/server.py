@@ -19,6 +19,7 @@ MILLRACE = os.environ.get('MILLRACE', os.path.join(ROOT, 'build/bin/millrace'))
 VERB_TIMEOUT = 300
 START_TIMEOUT = 120
 STOP_TIMEOUT = 120
+LEASE = 20  # seconds; a grace period, which many tests wait for, is half as much again
 
 
 class VerbFailed(Exception):
@@ -140,7 +141,7 @@ class Server:
 
     def argv(self):
         return [MILLRACE, 'serve', self.pool.name, '--foreground',
-                '--listen', self.address, '--port', str(self.port),
+                '--listen', self.address, '--port', str(self.port), '--lease', str(LEASE),
                 '--state-dir', self.pool.state_dir, '--run-dir', self.pool.run_dir]
 
     def start(self, timeout=START_TIMEOUT):
