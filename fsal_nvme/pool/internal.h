@@ -10,9 +10,10 @@
  *
  * Locks, in the order in which they may be taken: a volume environment's write transaction, the
  * pool environment's write transaction (which also guards slots, segment states and rows),
- * pool->table_lock, stream->lock, segment->lock, journal->lock, pool->slots_lock. None is held over
- * I/O, except the write transaction of a full environment's image being copied, which is not: it
- * reads a snapshot.
+ * pool->table_lock, stream->lock, segment->lock, journal->lock, pool->slots_lock. None of these is
+ * held over I/O. Before all of them come those that make one piece of work wait for another, which
+ * are held over all that it does: pool->maintain_lock, pool->drop_lock, then journal->arrange_lock
+ * or pool->label_turn.
  */
 #ifndef MILLRACE_POOL_INTERNAL_H
 #define MILLRACE_POOL_INTERNAL_H
@@ -51,7 +52,7 @@ enum {
 struct member {
 	struct device *device; /* NULL when it is missing */
 	_Atomic int state; /* enum device_state; ACTIVE is the only one that is read or written */
-	_Atomic bool failing; /* a write or flush failed: to be dropped by pool_drop() */
+	_Atomic bool failing; /* a write or flush failed: pool_drop_failing() drops it */
 	struct device_header header;
 	struct label_device label;
 	char path[256];
@@ -335,8 +336,9 @@ void journal_fail(struct pool *pool, int error);
 /* --- labels (label.c)
  * ------------------------------------------------------------------------------ */
 
-/* Writes pool->label (with the next sequence) to all usable members: area A, flush, area B, flush.
- * -EIO when fewer than parity + 1 took it. A member that fails is marked failing. Waits. */
+/* Writes pool->label (with the next sequence) to all usable members, durable: area A, then area B.
+ * -EIO when fewer than parity + 1 took it. A member that fails is marked failing. Waits, also for
+ * others who write labels. */
 int label_write(struct pool *pool);
 
 /* The labels of one device: every one that decodes, through `each` (return non-zero to stop). */
@@ -397,6 +399,7 @@ struct pool {
 	struct device_header header; /* geometry; of any device */
 	struct label label; /* what the next label_write() writes; under label_lock */
 	pthread_mutex_t label_lock;
+	pthread_mutex_t label_turn; /* one label_write() at a time */
 	unsigned k, m; /* as created */
 	uint64_t epoch;
 	uint32_t next_segment; /* counter of this epoch's segment ids; pool transaction */

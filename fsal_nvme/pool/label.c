@@ -53,13 +53,11 @@ static int write_area(struct pool *pool, unsigned area, uint32_t offset, void *b
 	return good;
 }
 
-int label_write(struct pool *pool)
+/* With label_turn. */
+static int write_next(struct pool *pool, void *body)
 {
-	void *body = buffer_alloc(pool->engine, LABEL_BODY);
 	int rc;
 
-	if (!body)
-		return -ENOMEM;
 	pthread_mutex_lock(&pool->label_lock);
 	pool->label.sequence++;
 	pool->label.written = engine_time(pool->engine);
@@ -73,6 +71,21 @@ int label_write(struct pool *pool)
 		else if ((unsigned)good < pool->m + 1)
 			rc = -EIO;
 	}
+	return rc;
+}
+
+/* All of an epoch's labels go to the same places: the next is encoded when the one before stands on
+ * all members, and a later one never lies under an earlier one. */
+int label_write(struct pool *pool)
+{
+	void *body = buffer_alloc(pool->engine, LABEL_BODY);
+	int rc;
+
+	if (!body)
+		return -ENOMEM;
+	pthread_mutex_lock(&pool->label_turn);
+	rc = write_next(pool, body);
+	pthread_mutex_unlock(&pool->label_turn);
 	buffer_free(pool->engine, body, LABEL_BODY);
 	return rc;
 }

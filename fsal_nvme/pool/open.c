@@ -521,6 +521,7 @@ static int pool_new(struct opening *o)
 	if (!pool->options.stream_limit)
 		pool->options.stream_limit = 32;
 	pthread_mutex_init(&pool->label_lock, NULL);
+	pthread_mutex_init(&pool->label_turn, NULL);
 	pthread_mutex_init(&pool->volumes_lock, NULL);
 	pthread_rwlock_init(&pool->table_lock, NULL);
 	pthread_mutex_init(&pool->slots_lock, NULL);

@@ -69,6 +69,7 @@ static void close_devices(struct pool *pool)
 static void destroy_locks(struct pool *pool)
 {
 	pthread_mutex_destroy(&pool->label_lock);
+	pthread_mutex_destroy(&pool->label_turn);
 	pthread_mutex_destroy(&pool->volumes_lock);
 	pthread_rwlock_destroy(&pool->table_lock);
 	pthread_mutex_destroy(&pool->slots_lock);
