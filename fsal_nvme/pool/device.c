@@ -4,14 +4,18 @@
  *
  * Dropping. A member whose write or flush failed is marked (member_failed) and not used for new
  * segments; nothing that it owes is acknowledged until pool_drop_failing() has
- *   1. taken it out of the active list in memory (no more reads or writes),
- *   2. written labels without it to all the others: from now on a set of devices that still counts
+ *   1. written labels without it to all the others: from now on a set of devices that still counts
  *      it as active is an old one, and it is not believed when it comes back,
+ *   2. taken it out of the active list in memory (no more reads or writes),
  *   3. ended the streams whose segment lies on it,
  *   4. moved the journal's copies to other members.
- * A crash before 2 is complete: the member is missing or stale at the next opening, and one of the
- * m that may be. With fewer than m + 1 left the pool becomes read-only instead; when more than m
- * fail at once it stops, and no label says so.
+ * A crash before 1 is complete: the member is missing or stale at the next opening, and one of the
+ * m that may be.
+ *
+ * Outages. More than m at once may hold every copy of the journal's last records. Labels that call
+ * them dropped would be believed when they are back, unhurt; without such labels the pool opens
+ * with them, and not without. So the pool fails instead (-EIO), also when the others are met only
+ * while the first ones are being dropped. It fails (-EROFS) when fewer than m + 1 would be left.
  */
 #include <stdio.h>
 
@@ -132,46 +136,98 @@ void members_find_vanished(struct pool *pool)
 	}
 }
 
-static unsigned count_failing(struct pool *pool)
+/* The usable ones, a bit each. */
+static uint64_t failing_members(struct pool *pool)
 {
-	unsigned count = 0;
+	uint64_t failing = 0;
 
 	for (unsigned i = 0; i < pool->device_count; i++)
-		count += member_usable(&pool->devices[i]) && atomic_load(&pool->devices[i].failing);
-	return count;
+		if (member_usable(&pool->devices[i]) && atomic_load(&pool->devices[i].failing))
+			failing |= UINT64_C(1) << i;
+	return failing;
+}
+
+static unsigned how_many(uint64_t members)
+{
+	return (unsigned)__builtin_popcountll(members);
+}
+
+/* Whether these may be recorded as lost, `dropped` others having been before them. */
+static int may_lose(struct pool *pool, uint64_t failing, unsigned dropped)
+{
+	int rc = 0;
+
+	if (how_many(failing) + dropped > pool->m) {
+		rc = -EIO;
+		pool_fail(pool, rc, "more devices than parity failed at once");
+	} else if (members_usable(pool) - how_many(failing) < pool->m + 1) {
+		rc = -EROFS;
+		pool_fail(pool, rc, "fewer than parity + 1 devices are left");
+	}
+	return rc;
+}
+
+/* What the next labels say of the usable members: `lost` are dropped, the others active. */
+static void mark_lost(struct pool *pool, uint64_t lost)
+{
+	uint64_t lsn = pool->journal ? journal_lsn(pool) : 0;
+
+	pthread_mutex_lock(&pool->label_lock);
+	for (unsigned i = 0; i < pool->device_count; i++) {
+		struct label_device *d = &pool->label.devices[i];
+		bool dropped = lost >> i & 1;
+
+		if (!member_usable(&pool->devices[i]))
+			continue;
+		d->state = dropped ? DEVICE_DROPPED : DEVICE_ACTIVE;
+		d->dropped_lsn = dropped ? lsn : 0;
+	}
+	pthread_mutex_unlock(&pool->label_lock);
 }
 
 /*
- * More than parity at once may hold every copy of the journal's last records. Labels that call them
- * dropped would be believed when they are back, unhurt, after an outage; without such labels the
- * pool opens with them, and not without.
+ * Step 1. The first labels are those that stand there already: a member that has not vanished, but
+ * takes no writes, fails now if it has not before. Then without those that fail, until no other
+ * one failed meanwhile. When they are too many, none of them is lost.
  */
-static int may_drop(struct pool *pool)
+static int record_lost(struct pool *pool, unsigned dropped, uint64_t *lost)
 {
-	members_find_vanished(pool);
-	if (count_failing(pool) <= pool->m)
-		return 0;
-	pool_fail(pool, -EIO, "more devices than parity failed at once");
-	return -EIO;
+	uint64_t failing = 0;
+	int rc;
+
+	do {
+		int written;
+
+		*lost = failing;
+		mark_lost(pool, *lost);
+		written = label_write(pool);
+		if (written == -ESHUTDOWN)
+			return written;
+		members_find_vanished(pool);
+		failing = failing_members(pool);
+		rc = may_lose(pool, failing, dropped);
+		if (!rc)
+			rc = written;
+	} while (!rc && failing != *lost);
+	if (rc && *lost) {
+		mark_lost(pool, 0);
+		label_write(pool);
+	}
+	return rc;
 }
 
-/* Step 1: out of the active list in memory, parity at most in one round. */
-static void take_failing_out(struct pool *pool)
+/* Step 2. */
+static void take_out(struct pool *pool, uint64_t lost)
 {
-	unsigned taken = 0;
-
-	for (unsigned i = 0; i < pool->device_count && taken < pool->m; i++) {
+	for (unsigned i = 0; i < pool->device_count; i++) {
 		struct member *member = &pool->devices[i];
 
-		if (!atomic_load(&member->failing) || !member_usable(member))
+		if (!(lost >> i & 1))
 			continue;
-		taken++;
-		atomic_store(&member->state, DEVICE_DROPPED);
 		pthread_mutex_lock(&pool->label_lock);
-		pool->label.devices[i].state = DEVICE_DROPPED;
-		pool->label.devices[i].dropped_lsn = pool->journal ? journal_lsn(pool) : 0;
 		member->label = pool->label.devices[i];
 		pthread_mutex_unlock(&pool->label_lock);
+		atomic_store(&member->state, DEVICE_DROPPED);
 		log_warning(
 			"pool %s: device %u (%s) is dropped", pool->label.name, i, member->path);
 	}
@@ -203,24 +259,20 @@ static void end_streams(struct pool *pool)
 
 int pool_drop_failing(struct pool *pool)
 {
-	int rc = 0;
+	unsigned dropped = 0;
+	uint64_t lost;
+	int rc = atomic_load(&pool->failure);
 
-	if (atomic_load(&pool->failure))
-		return atomic_load(&pool->failure);
+	if (rc)
+		return rc;
 	pthread_mutex_lock(&pool->drop_lock);
-	while (!rc && count_failing(pool)) {
-		rc = may_drop(pool);
+	rc = atomic_load(&pool->failure);
+	while (!rc && failing_members(pool)) {
+		rc = record_lost(pool, dropped, &lost);
 		if (rc)
 			break;
-		take_failing_out(pool);
-		if (members_usable(pool) < pool->m + 1) {
-			pool_fail(pool, -EROFS, "fewer than parity + 1 devices are left");
-			rc = -EROFS;
-			break;
-		}
-		rc = label_write(pool);
-		if (rc)
-			break;
+		take_out(pool, lost);
+		dropped += how_many(lost);
 		end_streams(pool);
 		if (pool->journal)
 			rc = journal_rearrange(pool);

@@ -76,10 +76,10 @@ void member_failed(struct pool *pool, struct member *member, int error);
 /* Calls it for each member that is not there any more. */
 void members_find_vanished(struct pool *pool);
 /*
- * Writes labels without the failing members and the record that says so, closes their streams and
- * moves the journal off them. What they owed counts as written when this returns 0. Waits; any
- * thread but an engine's; does nothing when none is failing. -EIO: too few are left, and the pool
- * has failed. (device.c)
+ * Writes labels without the failing members, ends their streams and moves the journal off them.
+ * What they owed counts as written when this returns 0. Waits; any thread but an engine's; does
+ * nothing when none is failing. -EIO: more than parity fail at once, -EROFS: fewer than parity + 1
+ * would be left; no label says that they are lost, and the pool has failed. (device.c)
  */
 int pool_drop_failing(struct pool *pool);
 /*

@@ -257,10 +257,28 @@ static int check_owner(struct opening *o)
 
 /* --- claim, replay, take over --------------------------------------------------------------- */
 
+/* Members that took no claim are going to be dropped, as the missing ones are, and are counted with
+ * them. */
+static int check_losses(struct opening *o)
+{
+	struct pool *pool = o->pool;
+	unsigned lost = 0;
+
+	for (unsigned i = 0; i < pool->device_count; i++)
+		lost += o->best.devices[i].state == DEVICE_ACTIVE &&
+			(!o->present[i] || atomic_load(&pool->devices[i].failing));
+	if (lost <= pool->m)
+		return 0;
+	return error_set(o->error, -EIO, pool->label.name,
+		"%u of its active devices are missing or take no writes, at most %u may be", lost,
+		pool->m);
+}
+
 static int claim(struct opening *o)
 {
 	struct pool *pool = o->pool;
 	struct label *label = &pool->label;
+	int rc;
 
 	label->epoch = o->best.epoch + 1;
 	label->sequence = 0;
@@ -270,7 +288,8 @@ static int claim(struct opening *o)
 	memset(label->owner, 0, sizeof(label->owner));
 	snprintf(label->owner, sizeof(label->owner), "%s", o->options->host);
 	pool->epoch = label->epoch;
-	return label_write(pool);
+	rc = label_write(pool);
+	return rc ? rc : check_losses(o);
 }
 
 static int replay_pool(struct pool *pool, uint64_t lsn, const uint8_t *payload, size_t length)

@@ -1,0 +1,231 @@
+/* links: pool */
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * Devices that fail and come back: what the labels say of them. Up to parity of them are dropped;
+ * when more fail at once, whoever finds it first, the pool stops, and has everything when they are
+ * back.
+ */
+#include <stdlib.h>
+
+#include "device/engine.h"
+#include "pool/internal.h"
+#include "pool_fixture.h"
+
+#define DEVICES 9
+#define DEVICE_SIZE (4u << 20)
+#define FILES 26
+#define FILE_SIZE 65536u
+
+static struct fixture f;
+static struct pool *pool;
+static struct stream *stream;
+static struct extent extents[FILES][8];
+static unsigned extent_count[FILES], files;
+static uint8_t bytes[FILE_SIZE], back[FILE_SIZE];
+
+static int add_file(void)
+{
+	struct iovec iov = {bytes, sizeof(bytes)};
+	struct extent *x = extents[files];
+	unsigned *count = &extent_count[files];
+	struct txn *txn;
+	uint64_t lsn;
+	int rc;
+
+	*count = 8;
+	rc = stream_append(stream, &iov, 1, sizeof(bytes), 0, x, count);
+	if (!rc)
+		rc = pool_settle(pool, x, *count);
+	if (!rc)
+		rc = txn_begin(pool, NULL, &txn);
+	if (rc)
+		return rc;
+	rc = txn_refer(txn, x, *count);
+	if (rc) {
+		txn_abort(txn);
+		return rc;
+	}
+	rc = txn_commit(txn, &lsn);
+	if (!rc)
+		rc = pool_sync(pool, lsn);
+	files += !rc;
+	return rc;
+}
+
+static void must_have_all_files(void)
+{
+	for (unsigned i = 0; i < files; i++) {
+		struct read_part parts[8];
+		size_t at = 0;
+
+		for (unsigned p = 0; p < extent_count[i]; p++) {
+			parts[p] = (struct read_part){extents[i][p], back + at};
+			at += extents[i][p].length;
+		}
+		memset(back, 0, sizeof(back));
+		assert_int_equal(pool_read_wait(pool, parts, extent_count[i]), 0);
+		assert_memory_equal(back, bytes, sizeof(bytes));
+	}
+}
+
+static void begin(uint64_t seed)
+{
+	struct volume_row row;
+	struct txn *txn;
+	uint64_t lsn;
+
+	for (size_t i = 0; i < sizeof(bytes); i++)
+		bytes[i] = (uint8_t)(i * 7 + i / 256);
+	fixture_make(&f, DEVICES, 4, 2, DEVICE_SIZE, seed);
+	pool = fixture_must_open(&f);
+	assert_int_equal(txn_begin(pool, NULL, &txn), 0);
+	assert_int_equal(volume_row_create(txn, "v", VOLUME_SHARE, &row), 0);
+	assert_int_equal(txn_commit(txn, &lsn), 0);
+	assert_int_equal(stream_open(pool, row.id, &stream), 0);
+	files = 0;
+	while (files < FILES - 6)
+		assert_int_equal(add_file(), 0);
+	assert_int_equal(pool_maintain(pool), 0);
+}
+
+static void end(void)
+{
+	pool_abandon(pool);
+	fixture_free(&f);
+}
+
+static unsigned dropped(void)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < DEVICES; i++)
+		count += atomic_load(&pool->devices[i].state) == DEVICE_DROPPED;
+	return count;
+}
+
+/* Devices first ... first + count - 1 take no writes any more, or do again. */
+static void fail_writes(unsigned first, unsigned count, int error)
+{
+	for (unsigned i = 0; i < count; i++)
+		sim_fail_device_writes(f.world, f.names[(first + i) % DEVICES], error);
+}
+
+/* Writes and maintenance, as far as both go. */
+static int work(void)
+{
+	int rc = 0;
+
+	while (!rc && files < FILES) {
+		add_file();
+		rc = pool_maintain(pool);
+	}
+	return rc;
+}
+
+static void come_back(void)
+{
+	fixture_crash(&f, pool, SIM_KEEP_ALL);
+	fail_writes(0, DEVICES, 0);
+	pool = fixture_must_open(&f);
+	must_have_all_files();
+}
+
+/* --- tests ------------------------------------------------------------------------------------ */
+
+static void as_many_as_parity_are_dropped(void **state)
+{
+	begin(1);
+	fail_writes(3, 2, -EIO);
+	assert_int_equal(work(), 0);
+	assert_int_equal(dropped(), 2);
+	come_back();
+	assert_int_equal(dropped(), 2);
+	end();
+}
+
+/* Whichever three they are: the first whose write fails is not alone. */
+static void more_that_take_no_writes_are_not_dropped(void **state)
+{
+	for (unsigned first = 0; first < DEVICES; first++) {
+		begin(first + 1);
+		fail_writes(first, 3, -EIO);
+		assert_int_equal(work(), -EIO);
+		assert_int_equal(pool_failure(pool), -EIO);
+		assert_int_equal(dropped(), 0);
+		come_back();
+		assert_int_equal(dropped(), 0);
+		end();
+	}
+}
+
+/* Nor when the outage begins with one of them that is missing while the pool is opened. */
+static void more_are_not_dropped_by_an_opening(void **state)
+{
+	struct error error;
+
+	begin(4);
+	fixture_crash(&f, pool, SIM_KEEP_ALL);
+	sim_kill_device(f.world, f.names[5]);
+	fail_writes(6, 2, -EIO);
+	assert_int_equal(fixture_open(&f, &pool, &error), -EIO);
+	sim_revive_device(f.world, f.names[5]);
+	fail_writes(6, 2, 0);
+	pool = fixture_must_open(&f);
+	assert_int_equal(dropped(), 0);
+	must_have_all_files();
+	end();
+}
+
+/* --- an outage that goes on while the first of its victims is dropped ------------------------- */
+
+static struct {
+	const struct engine_ops *real;
+	unsigned after; /* the other devices fail when labels are written that often (area A) */
+} outage;
+
+static bool is_label(const struct io *io)
+{
+	return io->op == IO_WRITE && io->offset >= BLOCK_SIZE &&
+	       io->offset < BLOCK_SIZE + LABEL_AREA;
+}
+
+static void submit(struct engine *engine, struct io **ios, unsigned count)
+{
+	if (outage.after && is_label(ios[0]) && !--outage.after)
+		fail_writes(6, 2, -EIO);
+	outage.real->submit(engine, ios, count);
+}
+
+/* Labels that lack the first one stand on some devices already; they are taken back. */
+static void a_drop_is_taken_back_when_more_fail_in_it(void **state)
+{
+	struct engine_ops watched;
+
+	for (unsigned after = 1; after <= 2; after++) {
+		begin(3 + after);
+		outage.real = f.engine->ops;
+		watched = *outage.real;
+		watched.submit = submit;
+		f.engine->ops = &watched;
+		outage.after = after;
+		fail_writes(5, 1, -EIO);
+		assert_int_equal(work(), -EIO);
+		f.engine->ops = outage.real;
+		assert_int_equal(outage.after, 0);
+		come_back();
+		assert_int_equal(dropped(), 0);
+		end();
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(as_many_as_parity_are_dropped),
+		cmocka_unit_test(more_that_take_no_writes_are_not_dropped),
+		cmocka_unit_test(more_are_not_dropped_by_an_opening),
+		cmocka_unit_test(a_drop_is_taken_back_when_more_fail_in_it),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
