@@ -437,6 +437,13 @@ int label_decode(struct label *label, const void *body)
 	return r.bad ? -EBADMSG : 0;
 }
 
+bool label_is_later(const void *body, const uint8_t pool[16], uint64_t epoch)
+{
+	struct label label;
+
+	return !label_decode(&label, body) && label.epoch > epoch && !memcmp(label.pool, pool, 16);
+}
+
 int beat_encode(const struct beat *beat, const uint8_t pool[16], void *block)
 {
 	struct writer w = frame_begin(block, BLOCK_SIZE, MAGIC_BEAT);

@@ -27,9 +27,16 @@
 #define LABEL_SIZE 16384u /* three blocks of label, then one of beat */
 #define LABEL_BODY (3 * BLOCK_SIZE)
 #define LABEL_AREA (LABEL_RING * LABEL_SIZE)
+#define LABEL_A_OFFSET BLOCK_SIZE /* bytes from the start of the device to area A */
 #define ROOT_SEGMENTS_MAX 16u
 #define SPANS_MAX 32u
 #define PAGE_ENTRIES 1000u /* checksums in a page */
+
+/* Where an epoch's labels stand in the area that begins at `area`. */
+static inline uint64_t label_place(uint64_t area, uint64_t epoch)
+{
+	return area + epoch % LABEL_RING * LABEL_SIZE;
+}
 
 #define MAGIC_DEVICE 0x31564544524c494dull /* "MILRDEV1" */
 #define MAGIC_LABEL 0x314c424c524c494dull /* "MILRLBL1" */
@@ -178,6 +185,8 @@ int device_header_encode(const struct device_header *header, void *block);
 int device_header_decode(struct device_header *header, const void *block);
 int label_encode(const struct label *label, void *body); /* LABEL_BODY */
 int label_decode(struct label *label, const void *body);
+/* Whether this is a label of the pool, of an epoch behind `epoch`. */
+bool label_is_later(const void *body, const uint8_t pool[16], uint64_t epoch);
 int beat_encode(const struct beat *beat, const uint8_t pool[16], void *block);
 int beat_decode(struct beat *beat, const uint8_t pool[16], const void *block);
 int chunk_header_encode(const struct chunk_header *header, void *block);

@@ -5,8 +5,8 @@
  * stream.c (writing), read.c (reading), checkpoint.c, maintain.c.
  *
  * Threads. Callers' threads run transactions, appends and reads; engine threads run completions,
- * which never wait; one maintenance thread runs pool_maintain(). In a simulated world there is one
- * thread and all waiting goes through event_wait().
+ * which never wait; one maintenance thread runs pool_maintain(), one beats. In a simulated world
+ * there is one thread and all waiting goes through event_wait().
  *
  * Locks, in the order in which they may be taken: a volume environment's write transaction, the
  * pool environment's write transaction (which also guards slots, segment states and rows),
@@ -60,6 +60,8 @@ struct member {
 	uint32_t slot_count, slots_used; /* used: under pool->slots_lock */
 	uint8_t *slot_map; /* one byte a slot, 1: taken; under pool->slots_lock */
 	_Atomic uint64_t written, flushed; /* writes done; writes done when the last flush began */
+	_Atomic uint64_t looked; /* engine_clock() when the last look at the label of a later owner
+				    began that showed none; 0: never */
 	_Atomic uint64_t read_errors, write_errors, checksum_errors, repaired;
 };
 
@@ -348,12 +350,32 @@ int label_read_all(struct engine *engine, struct device *device, const struct de
 int device_header_read(struct engine *engine, struct device *device, struct device_header *header);
 /* The greatest beat that any usable member shows for an epoch; 0: none. */
 uint64_t label_beat_read(struct pool *pool, uint64_t epoch);
-/* Writes this owner's next beat. A member that fails is marked failing. Waits. */
-void label_beat_write(struct pool *pool);
 /* Forgets spans of dead owners that no replay needs any more. */
 void label_prune_spans(struct label *label);
-/* -ESTALE, and the pool has failed, when a device shows a label of a higher epoch. Waits. */
+/* -ESTALE, and the pool has failed, when a device shows a label of a higher epoch. Waits, for each
+ * member in turn. */
 int label_still_ours(struct pool *pool);
+
+/* --- the beat (beat.c) -------------------------------------------------------------------- */
+
+/*
+ * An owner acknowledges what is durable while its looks for a later owner are less than LEASE_NS
+ * old, and otherwise looks again first. One that takes over from an owner not known to be dead
+ * waits for LEASE_WAIT_NS between its claim and its replay, which so finds all that is acknowledged
+ * by an owner that has not seen the claim.
+ */
+#define LEASE_NS (3ull * 1000 * 1000 * 1000)
+#define LEASE_WAIT_NS (4ull * 1000 * 1000 * 1000)
+
+struct beats;
+/* From the claim on; with options.background a thread beats. */
+int beat_start(struct pool *pool);
+/* Waits for what is on its way. Nothing when it was not started. */
+void beat_stop(struct pool *pool);
+/* Looks for a later owner and writes the next beat, on all members where that is not still going on
+ * from an earlier round. Does not wait. A member that fails is marked failing; a later owner makes
+ * the pool fail with -ESTALE. Where no thread beats. */
+void beat_round(struct pool *pool);
 
 /* --- members (device.c) ------------------------------------------------------------------- */
 
@@ -443,7 +465,7 @@ struct pool {
 	pthread_cond_t wake;
 	bool wanted, stopping;
 	atomic_bool thread_running;
-	uint64_t beats;
+	struct beats *beats;
 };
 
 /* Asks the maintenance thread for a round soon. Any thread. */

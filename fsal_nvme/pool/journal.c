@@ -5,9 +5,10 @@
  * The happy path. journal_append() gives a record its LSN and puts it into the filling batch; when
  * no batch is in flight it sends that one at once, otherwise the completion of the one in flight
  * sends the next. So there is one batch in flight, records gather while it is, and a batch is
- * durable only after all before it. Its completion calls those who wait for its LSNs.
+ * durable only after all before it. Its completion calls those who wait for its LSNs, after a look
+ * at the labels if the last one was long ago.
  *
- *   filling -> (full: queue) -> flying: WRITING -> durable
+ *   filling -> (full: queue) -> flying: WRITING -> (UNSURE: journal_fence.c looks) -> durable
  *                                         |  ^
  *                             a copy fails v  | journal_rearrange() has chosen other members
  *                                         PARKED
@@ -233,8 +234,7 @@ static uint64_t used(const struct journal *j)
 	return (j->state == JOURNAL_IDLE ? j->durable.position : j->plan.next) - j->tail;
 }
 
-/* Under the lock: the flying batch is on all its members. Returns its waiters. */
-static struct durable_wait *flying_is_durable(struct journal *j)
+struct durable_wait *journal_flying_is_durable(struct journal *j)
 {
 	struct batch *b = j->flying;
 	struct durable_wait *waits = b->waits;
@@ -295,10 +295,13 @@ static void copies_done(struct journal *j)
 
 	pthread_mutex_lock(&j->lock);
 	j->completing++;
-	if (lost) {
+	if (lost)
 		helper = park(j, lost);
-	} else {
-		durable = flying_is_durable(j);
+	else if (journal_fence_holds(j))
+		durable = journal_flying_is_durable(j);
+	else
+		j->state = JOURNAL_UNSURE;
+	if (!lost) {
 		more = journal_pick(j);
 		look = journal_fence_wanted(j);
 		wake = wants_maintenance(j);
@@ -394,7 +397,7 @@ int journal_write_again(struct journal *j)
 	rc = event_wait(&event);
 	pthread_mutex_lock(&j->lock);
 	j->idle = NULL;
-	if (!rc && j->state == JOURNAL_PARKED)
+	if (!rc && j->state != JOURNAL_IDLE)
 		rc = j->failure ? j->failure : -EAGAIN;
 	pthread_mutex_unlock(&j->lock);
 	return rc;

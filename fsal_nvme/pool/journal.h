@@ -72,18 +72,20 @@ struct plan {
 /* Looking whether a later owner has written labels; one at a time. */
 struct fence {
 	bool looking; /* under journal->lock; what follows belongs to the one who looks */
+	bool unsure; /* the flying batch waits for it */
+	uint64_t began; /* engine_clock() */
 	uint64_t window; /* what was promised when it began to look */
 	struct copies members;
 	struct io ios[POOL_WIDTH_MAX];
 	_Atomic unsigned pending;
 	uint8_t *bodies; /* LABEL_BODY for each member */
 	size_t bodies_size;
-	struct label *label;
 };
 
 enum journal_state {
 	JOURNAL_IDLE,
 	JOURNAL_WRITING, /* `flying` has copies in flight */
+	JOURNAL_UNSURE, /* it is on all its members, but perhaps too late: journal_fence.c looks */
 	JOURNAL_PARKED, /* a copy of `flying` failed; journal_rearrange() writes it again */
 };
 
@@ -148,6 +150,8 @@ int journal_write_again(struct journal *j);
 /* Under the lock: decides what is sent now; true: the caller does journal_launch() unlocked. */
 bool journal_pick(struct journal *j);
 void journal_launch(struct journal *j);
+/* Under the lock: the flying batch is durable, and the pool ours. Returns its waiters. */
+struct durable_wait *journal_flying_is_durable(struct journal *j);
 /* The end of a completion, unlocked: its last look at the journal. It began by completing++. */
 void journal_completion_over(struct journal *j);
 
@@ -155,6 +159,8 @@ void journal_completion_over(struct journal *j);
 
 int journal_fence_create(struct journal *j);
 void journal_fence_destroy(struct journal *j);
+/* Whether what is durable now may be acknowledged without a look. */
+bool journal_fence_holds(const struct journal *j);
 /* Under the lock: whether to look now; true: the caller does journal_fence_look() unlocked. */
 bool journal_fence_wanted(struct journal *j);
 void journal_fence_look(struct journal *j);

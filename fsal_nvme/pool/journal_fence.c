@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
- * Moving the window, against a later owner.
+ * Later owners: what is done only after a look at the labels.
  *
- * A record that names a new window is not enough to write up to it: an owner that was paused, and
- * replaced meanwhile, wakes up, makes such a record durable where nobody will read it, and would go
- * on into the next owner's part of the ring. So the order is
+ * Moving the window. A record that names a new window is not enough to write up to it: an owner
+ * that was paused, and replaced meanwhile, wakes up, makes such a record durable where nobody will
+ * read it, and would go on into the next owner's part of the ring. So the order is
  *
  *   1. the record with the new window is durable (promised),
  *   2. the labels on the journal's members are read, and none is of a later epoch,
@@ -17,6 +17,14 @@
  * The members with our copies are the ones to ask: an owner that could be overwritten writes its
  * copies to the same members, and labels to all that it has. One that cannot be read says nothing,
  * one answer is needed.
+ *
+ * Acknowledging. What an owner makes durable after its successor's replay has passed that place is
+ * lost. While a look that showed no later owner on parity + 1 members (beat.c has one a second)
+ * began less than LEASE_NS ago, this cannot be: the successor's claim came after that look, and it
+ * waits for longer between its claim and its replay, unless it knows us to be dead. Otherwise, the
+ * process having stood still or too many devices being slow to answer, a batch that is durable is
+ * JOURNAL_UNSURE: nobody is told, and nothing goes on behind it, until a look that began after that
+ * shows no later owner. Then the claim, if one comes, finds the batch.
  */
 #include "pool/journal.h"
 
@@ -26,35 +34,43 @@ int journal_fence_create(struct journal *j)
 
 	f->bodies_size = (j->pool->header.parity + 1u) * LABEL_BODY;
 	f->bodies = buffer_alloc(j->pool->engine, f->bodies_size);
-	f->label = malloc(sizeof(*f->label));
-	return f->bodies && f->label ? 0 : -ENOMEM;
+	return f->bodies ? 0 : -ENOMEM;
 }
 
 void journal_fence_destroy(struct journal *j)
 {
 	if (j->fence.bodies)
 		buffer_free(j->pool->engine, j->fence.bodies, j->fence.bodies_size);
-	free(j->fence.label);
+}
+
+bool journal_fence_holds(const struct journal *j)
+{
+	const struct pool *pool = j->pool;
+	uint64_t now = engine_clock(pool->engine);
+	unsigned fresh = 0;
+
+	for (unsigned i = 0; i < pool->device_count; i++) {
+		const struct member *member = &pool->devices[i];
+		uint64_t looked = atomic_load(&member->looked);
+
+		fresh += member_usable(member) && looked && looked + LEASE_NS > now;
+	}
+	return fresh > pool->header.parity;
 }
 
 bool journal_fence_wanted(struct journal *j)
 {
 	struct fence *f = &j->fence;
+	bool unsure = j->state == JOURNAL_UNSURE;
 
-	if (f->looking || j->failure || j->promised == j->window)
+	if (f->looking || j->failure || (j->promised == j->window && !unsure))
 		return false;
 	f->looking = true;
+	f->unsure = unsure;
 	f->window = j->promised;
 	f->members = j->copies;
+	f->began = engine_clock(j->pool->engine);
 	return true;
-}
-
-static bool is_later(struct journal *j, const uint8_t *body)
-{
-	struct label *label = j->fence.label;
-
-	return !label_decode(label, body) && label->epoch > j->pool->epoch &&
-	       !memcmp(label->pool, j->pool->label.pool, sizeof(label->pool));
 }
 
 /* 0, -ESTALE when there is a later owner, or the error when no member answers. */
@@ -69,8 +85,9 @@ static int verdict(struct journal *j)
 				rc = f->ios[i].result;
 			continue;
 		}
-		if (is_later(j, f->bodies + i * LABEL_BODY))
+		if (label_is_later(f->bodies + i * LABEL_BODY, j->pool->label.pool, j->pool->epoch))
 			return -ESTALE;
+		atomic_store(&f->members.member[i]->looked, f->began);
 		rc = 0;
 	}
 	return rc;
@@ -78,6 +95,7 @@ static int verdict(struct journal *j)
 
 static void looked(struct journal *j)
 {
+	struct durable_wait *durable = NULL;
 	int rc = verdict(j);
 	bool more, again;
 
@@ -88,6 +106,8 @@ static void looked(struct journal *j)
 		j->window = j->fence.window;
 	else if (!j->failure)
 		j->failure = rc;
+	if (!rc && j->fence.unsure)
+		durable = journal_flying_is_durable(j);
 	more = journal_pick(j);
 	again = journal_fence_wanted(j);
 	pthread_mutex_unlock(&j->lock);
@@ -95,6 +115,7 @@ static void looked(struct journal *j)
 		journal_launch(j);
 	if (again)
 		journal_fence_look(j);
+	journal_call(durable, 0);
 	if (rc)
 		pool_fail(j->pool, rc,
 			rc == -ESTALE ? "another host has taken the pool over"
@@ -114,7 +135,7 @@ static void look_done(struct io *io)
 void journal_fence_look(struct journal *j)
 {
 	struct fence *f = &j->fence;
-	uint64_t offset = BLOCK_SIZE + (j->pool->epoch + 1) % LABEL_RING * LABEL_SIZE;
+	uint64_t offset = label_place(LABEL_A_OFFSET, j->pool->epoch + 1);
 	struct io *list[POOL_WIDTH_MAX];
 	unsigned count = f->members.count;
 

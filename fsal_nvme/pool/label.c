@@ -14,17 +14,12 @@
 
 static uint64_t area_offset(const struct device_header *header, unsigned area)
 {
-	return area ? header->label_b_offset : BLOCK_SIZE;
+	return area ? header->label_b_offset : LABEL_A_OFFSET;
 }
 
-static uint64_t place_offset(const struct device_header *header, unsigned area, uint64_t epoch)
-{
-	return area_offset(header, area) + epoch % LABEL_RING * LABEL_SIZE;
-}
-
-/* Writes `length` bytes at `offset` within the epoch's place to one area of all usable members,
- * durable. Returns how many took it, or -ESHUTDOWN. */
-static int write_area(struct pool *pool, unsigned area, uint32_t offset, void *bytes, size_t length)
+/* Writes an encoded label to one area of all usable members, durable. Returns how many took it, or
+ * -ESHUTDOWN. */
+static int write_area(struct pool *pool, unsigned area, void *body)
 {
 	struct io ios[POOL_DEVICES_MAX];
 	struct member *members[POOL_DEVICES_MAX];
@@ -37,8 +32,8 @@ static int write_area(struct pool *pool, unsigned area, uint32_t offset, void *b
 		if (!member_usable(member) || atomic_load(&member->failing))
 			continue;
 		io_prepare(&ios[count], IO_WRITE, member->device,
-			place_offset(&member->header, area, pool->label.epoch) + offset, bytes,
-			length);
+			label_place(area_offset(&member->header, area), pool->epoch), body,
+			LABEL_BODY);
 		ios[count].flags = IO_FUA;
 		members[count++] = member;
 	}
@@ -64,7 +59,7 @@ static int write_next(struct pool *pool, void *body)
 	rc = label_encode(&pool->label, body);
 	pthread_mutex_unlock(&pool->label_lock);
 	for (unsigned area = 0; !rc && area < 2; area++) {
-		int good = write_area(pool, area, 0, body, LABEL_BODY);
+		int good = write_area(pool, area, body);
 
 		if (good < 0)
 			rc = good;
@@ -88,18 +83,6 @@ int label_write(struct pool *pool)
 	pthread_mutex_unlock(&pool->label_turn);
 	buffer_free(pool->engine, body, LABEL_BODY);
 	return rc;
-}
-
-void label_beat_write(struct pool *pool)
-{
-	void *block = buffer_alloc(pool->engine, BLOCK_SIZE);
-	struct beat beat = {.epoch = pool->epoch, .count = ++pool->beats};
-
-	if (!block)
-		return;
-	if (!beat_encode(&beat, pool->label.pool, block))
-		write_area(pool, 0, LABEL_BODY, block, BLOCK_SIZE);
-	buffer_free(pool->engine, block, BLOCK_SIZE);
 }
 
 void label_prune_spans(struct label *label)
@@ -136,8 +119,7 @@ uint64_t label_beat_read(struct pool *pool, uint64_t epoch)
 		if (!member_usable(member))
 			continue;
 		if (read_block(pool->engine, member->device,
-			    place_offset(&member->header, 0, epoch) + LABEL_BODY, block,
-			    BLOCK_SIZE))
+			    label_place(LABEL_A_OFFSET, epoch) + LABEL_BODY, block, BLOCK_SIZE))
 			continue;
 		if (!beat_decode(&beat, pool->label.pool, block) && beat.epoch == epoch &&
 			beat.count > greatest)
@@ -147,26 +129,22 @@ uint64_t label_beat_read(struct pool *pool, uint64_t epoch)
 	return greatest;
 }
 
+/* Whoever asks cannot do without an answer: the memory is at hand. */
 static bool overtaken(struct pool *pool)
 {
-	void *body = buffer_alloc(pool->engine, LABEL_BODY);
-	struct label *label = malloc(sizeof(*label));
-	bool found = false;
+	_Alignas(BLOCK_SIZE) uint8_t body[LABEL_BODY];
+	uint64_t place = label_place(LABEL_A_OFFSET, pool->epoch + 1);
 
-	for (unsigned i = 0; body && label && !found && i < pool->device_count; i++) {
+	for (unsigned i = 0; i < pool->device_count; i++) {
 		struct member *member = &pool->devices[i];
 
 		if (!member_usable(member))
 			continue;
-		if (read_block(pool->engine, member->device,
-			    place_offset(&member->header, 0, pool->epoch + 1), body, LABEL_BODY))
-			continue;
-		found = !label_decode(label, body) && label->epoch > pool->epoch &&
-			!memcmp(label->pool, pool->label.pool, 16);
+		if (!read_block(pool->engine, member->device, place, body, LABEL_BODY) &&
+			label_is_later(body, pool->label.pool, pool->epoch))
+			return true;
 	}
-	free(label);
-	buffer_free(pool->engine, body, LABEL_BODY);
-	return found;
+	return false;
 }
 
 int label_still_ours(struct pool *pool)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
- * Background work: dropping members that failed or vanished, the label's beat, closing segments,
- * the stock of reserved ones, checkpoints. One round is pool_maintain(); a thread of the pool runs
+ * Background work: dropping members that failed or vanished, closing segments, the stock of
+ * reserved ones, checkpoints. One round is pool_maintain(); a thread of the pool runs
  * it when woken and every second, or the caller does (tests, verbs on an idle pool).
  */
 #include <time.h>
@@ -86,6 +86,8 @@ int pool_maintain(struct pool *pool)
 
 	if (rc || pool->read_only)
 		return rc;
+	if (!pool->options.background)
+		beat_round(pool);
 	members_find_vanished(pool);
 	pthread_mutex_lock(&pool->maintain_lock);
 	rc = round_of_work(pool);
@@ -104,14 +106,17 @@ void pool_wake_maintenance(struct pool *pool)
 	pthread_mutex_unlock(&pool->wake_lock);
 }
 
-/* Waits until woken or a second has passed since the last beat; false when it is to end. */
-static bool wait_for_work(struct pool *pool, const struct timespec *until)
+/* Waits until woken or for a second; false when it is to end. */
+static bool wait_for_work(struct pool *pool)
 {
+	struct timespec until;
 	bool go_on;
 
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec++;
 	pthread_mutex_lock(&pool->wake_lock);
 	while (!pool->wanted && !pool->stopping)
-		if (pthread_cond_timedwait(&pool->wake, &pool->wake_lock, until))
+		if (pthread_cond_timedwait(&pool->wake, &pool->wake_lock, &until))
 			break;
 	pool->wanted = false;
 	go_on = !pool->stopping;
@@ -122,21 +127,10 @@ static bool wait_for_work(struct pool *pool, const struct timespec *until)
 static void *maintenance_thread(void *argument)
 {
 	struct pool *pool = argument;
-	struct timespec next, now;
 
-	clock_gettime(CLOCK_REALTIME, &next);
-	for (;;) {
-		next.tv_sec++;
-		do {
-			if (!wait_for_work(pool, &next))
-				return NULL;
-			pool_maintain(pool);
-			clock_gettime(CLOCK_REALTIME, &now);
-		} while (now.tv_sec < next.tv_sec);
-		next = now;
-		if (!atomic_load(&pool->failure) && !label_still_ours(pool))
-			label_beat_write(pool);
-	}
+	while (wait_for_work(pool))
+		pool_maintain(pool);
+	return NULL;
 }
 
 int pool_start_maintenance(struct pool *pool)

@@ -8,7 +8,9 @@
  *   owner     closed, known dead, or a process of this boot: no wait. Else the old owner's beat is
  *             watched for 10 s
  *   claim     a label of the next epoch on all members: an owner that sees it stops, and the next
- *             opener begins its journal behind the window that this claim reserves
+ *             opener begins its journal behind the window that this claim reserves. From here on
+ *             the opener beats. An owner whose beat was watched may go on acknowledging for as long
+ *             as its lease lasts (beat.c), which is waited for
  *   replay    the root's image, then the journal from the root's place to its first gap
  *   take over the label again, now with the span that this epoch will write; missing members are
  *             dropped in it. Only then the journal is started
@@ -44,6 +46,7 @@ struct opening {
 	struct label best; /* of the pool chosen */
 	bool ambiguous;
 	bool owner_dead; /* the last epoch's owner can write no more */
+	bool watched; /* it was waited for: it may be alive after all */
 	bool present[POOL_DEVICES_MAX];
 };
 
@@ -251,6 +254,7 @@ static int check_owner(struct opening *o)
 	if (o->owner_dead)
 		return 0;
 	rc = watch_beat(o);
+	o->watched = true;
 	o->owner_dead = !rc && ours;
 	return rc;
 }
@@ -289,7 +293,13 @@ static int claim(struct opening *o)
 	snprintf(label->owner, sizeof(label->owner), "%s", o->options->host);
 	pool->epoch = label->epoch;
 	rc = label_write(pool);
-	return rc ? rc : check_losses(o);
+	if (!rc)
+		rc = check_losses(o);
+	if (!rc)
+		rc = beat_start(pool);
+	if (!rc && o->watched)
+		engine_sleep(o->engine, LEASE_WAIT_NS);
+	return rc;
 }
 
 static int replay_pool(struct pool *pool, uint64_t lsn, const uint8_t *payload, size_t length)

@@ -83,6 +83,7 @@ static void destroy_locks(struct pool *pool)
 void pool_abandon(struct pool *pool)
 {
 	pool_stop_maintenance(pool);
+	beat_stop(pool);
 	while (pool->streams)
 		stream_abandon(pool->streams);
 	pool_drain_rows(pool);

@@ -75,7 +75,7 @@ struct pool_open_options {
 	size_t page_cache; /* bytes of checksum pages; 0: 64 MiB */
 	size_t metadata_limit; /* bytes an environment may take; 0: 16 GiB */
 	unsigned stream_limit; /* big-file streams; 0: 32 */
-	bool background; /* a maintenance thread runs pool_maintain() and the label's beat */
+	bool background; /* threads of the pool run pool_maintain() and the label's beat */
 };
 
 int pool_open(struct engine *engine, const struct pool_open_options *options, struct pool **pool,
@@ -106,8 +106,8 @@ int pool_assign(struct engine *engine, const struct pool_open_options *options, 
 int pool_destroy(
 	struct engine *engine, const struct pool_open_options *options, struct error *error);
 
-/* One round of background work: segments closed, reserved, freed; checkpoints. Any thread but one
- * of the engine's; one at a time. With options.background a thread of the pool does it. */
+/* One round of background work: a beat, segments closed, reserved, freed; checkpoints. Any thread
+ * but one of the engine's; one at a time. With options.background a thread of the pool does it. */
 int pool_maintain(struct pool *pool);
 /* Writes images of all changed environments and a new root. */
 int pool_checkpoint(struct pool *pool);

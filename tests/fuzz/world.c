@@ -182,7 +182,8 @@ static void make_history(void)
 	make_file(volume, VOLUME_ROOT, "late", 0, 7000);
 	make_orphan(volume, &orphan);
 	must(volume_sync(volume), "sync");
-	label_beat_write(pool);
+	beat_round(pool);
+	sim_drain(world.sim);
 	sim_cut_power(world.sim);
 	volume_file_close(orphan);
 	volume_file_put(orphan);

@@ -1,8 +1,9 @@
 /* links: pool */
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
- * A pool with a maintenance thread, while that thread is not there: before it starts, after it
- * ended. Plain files and real threads; whoever hangs is ended by the alarm.
+ * A pool with threads of its own. While the one for maintenance is not there: before it starts,
+ * after it ended. While it is busy: the beat goes on. Plain files and real threads; whoever hangs
+ * is ended by the alarm.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -261,6 +262,40 @@ static void test_a_full_journal_is_opened(void **state)
 	close_pool(pool);
 }
 
+/* The beat that stands on a device; 0: none. */
+static uint64_t beat_on(struct pool *pool, unsigned device)
+{
+	uint64_t place = label_place(LABEL_A_OFFSET, pool->epoch) + LABEL_BODY;
+	int fd = open(paths[device], O_RDONLY);
+	uint8_t block[BLOCK_SIZE];
+	struct beat beat;
+
+	assert_true(fd >= 0);
+	assert_int_equal(pread(fd, block, sizeof(block), (off_t)place), sizeof(block));
+	close(fd);
+	if (beat_decode(&beat, pool->label.pool, block) || beat.epoch != pool->epoch)
+		return 0;
+	return beat.count;
+}
+
+/* A round of maintenance, a checkpoint, sealing: all that holds the lock may take its time. */
+static void test_the_beat_goes_on_beside_maintenance(void **state)
+{
+	struct pool *pool;
+	uint64_t first;
+
+	alarm(PATIENCE);
+	make_engine();
+	pool = open_pool();
+	pthread_mutex_lock(&pool->maintain_lock);
+	pool_wake_maintenance(pool);
+	first = beat_on(pool, 1);
+	while (beat_on(pool, 1) < first + 3)
+		usleep(50000);
+	pthread_mutex_unlock(&pool->maintain_lock);
+	close_pool(pool);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -269,6 +304,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(
 			test_a_device_fails_while_the_pool_is_opened, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_a_full_journal_is_opened, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_the_beat_goes_on_beside_maintenance, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

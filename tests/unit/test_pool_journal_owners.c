@@ -131,6 +131,40 @@ static void an_owner_that_wakes_up_stops(void **state)
 	}
 }
 
+/* Between the first one's last look at the labels and what it does then, time passes, in which a
+ * second owner may come. */
+static void an_owner_that_was_away_looks_before_it_acknowledges(void **state)
+{
+	for (uint64_t seed = 0; seed < 10; seed++) {
+		struct pool *old;
+		struct engine *old_engine;
+		uint8_t bytes[100] = {0};
+		uint64_t acked;
+
+		rig_new(seed, 4, 1, 256 * 1024);
+		open_well(true);
+		assert_int_equal(work(5), 0);
+		engine_sleep(rig->engine, 3600 * UINT64_C(1000000000));
+		assert_int_equal(work(5), 0);
+		acked = rig->acked;
+		old = rig->pool;
+		old_engine = rig->engine;
+		engine_sleep(old_engine, LEASE_NS);
+		assert_int_equal(sim_engine_create(rig->world, &rig->engine), 0);
+		open_well(false);
+		assert_true(rig->acked > acked);
+		assert_int_equal(
+			pool_sync(old, journal_append(old, RECORD_CHANGES, bytes, 100)), -ESTALE);
+		assert_int_equal(atomic_load(&old->failure), -ESTALE);
+		assert_int_equal(work(5), 0);
+		let_go();
+		rig->pool = old;
+		let_go();
+		engine_destroy(old_engine);
+		rig_free();
+	}
+}
+
 static void too_many_owners_not_known_dead_are_refused(void **state)
 {
 	int rc = 0;
@@ -155,6 +189,7 @@ int main(void)
 		cmocka_unit_test(late_writes_of_an_old_owner_do_no_harm),
 		cmocka_unit_test(nothing_is_written_where_an_old_owner_may),
 		cmocka_unit_test(an_owner_that_wakes_up_stops),
+		cmocka_unit_test(an_owner_that_was_away_looks_before_it_acknowledges),
 		cmocka_unit_test(too_many_owners_not_known_dead_are_refused),
 	};
 

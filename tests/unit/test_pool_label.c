@@ -1,6 +1,6 @@
 /* links: pool */
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
-/* Labels on the devices: which one stands there after several were written. */
+/* Labels and beats on the devices: what stands there, and what an owner makes of another's. */
 #include <pthread.h>
 #include <semaphore.h>
 #include <time.h>
@@ -83,10 +83,106 @@ static void a_label_never_lands_over_a_later_one(void **state)
 	fixture_free(&f);
 }
 
+/* --- the beat --------------------------------------------------------------------------------- */
+
+#define SECOND UINT64_C(1000000000)
+
+/* The one that stands on a device; 0: none. */
+static uint64_t beat_on(struct fixture *f, struct pool *pool, unsigned device)
+{
+	uint64_t place = label_place(LABEL_A_OFFSET, pool->epoch) + LABEL_BODY;
+	struct beat beat;
+
+	if (beat_decode(&beat, pool->label.pool, sim_medium(f->world, f->names[device]) + place) ||
+		beat.epoch != pool->epoch)
+		return 0;
+	return beat.count;
+}
+
+static void a_slow_device_does_not_stop_the_beat(void **state)
+{
+	struct fixture f;
+	struct pool *pool;
+
+	fixture_make(&f, FIXTURE_DEVICES, 4, 2, DEVICE_SIZE, 2);
+	pool = fixture_must_open(&f);
+	sim_delay(f.world, f.names[5], 25 * SECOND);
+	for (unsigned round = 1; round <= 60; round++) {
+		beat_round(pool);
+		engine_sleep(f.engine, SECOND);
+		for (unsigned i = 0; i < 5; i++)
+			assert_int_equal(beat_on(&f, pool, i), round);
+	}
+	assert_in_range(beat_on(&f, pool, 5), 1, 10);
+	pool_abandon(pool);
+	fixture_free(&f);
+}
+
+/* Opens as another host that is told to. */
+static struct pool *take_over(struct fixture *f, struct engine *engine)
+{
+	struct pool_open_options options = {.paths = f->paths,
+		.path_count = f->devices,
+		.host = "beta",
+		.boot_id = {2},
+		.force = true,
+		.metadata_limit = 16u << 20};
+	struct error error = {0};
+	struct pool *pool;
+
+	if (pool_open(engine, &options, &pool, &error))
+		fail_msg("pool_open: %s: %s", error.object, error.message);
+	return pool;
+}
+
+static int change(struct pool *pool)
+{
+	struct txn *txn;
+	uint64_t lsn;
+	int rc = txn_begin(pool, NULL, &txn);
+
+	if (rc)
+		return rc;
+	assert_int_equal(property_set(txn, 0, "note", "x"), 0);
+	assert_int_equal(txn_commit(txn, &lsn), 0);
+	return pool_sync(pool, lsn);
+}
+
+/* An owner that stood still for so long that another one came acknowledges nothing, neither before
+ * nor after it has seen it. */
+static void an_owner_stops_when_there_is_a_later_one(void **state)
+{
+	for (unsigned looks = 0; looks < 2; looks++) {
+		struct pool *first, *second_owner;
+		struct engine *engine;
+		struct fixture f;
+
+		fixture_make(&f, FIXTURE_DEVICES, 4, 2, DEVICE_SIZE, 3);
+		assert_int_equal(sim_engine_create(f.world, &engine), 0);
+		first = fixture_must_open(&f);
+		assert_int_equal(change(first), 0);
+		second_owner = take_over(&f, engine);
+		if (looks) {
+			beat_round(first);
+			engine_sleep(f.engine, SECOND);
+			assert_int_equal(pool_failure(first), -ESTALE);
+		}
+		assert_int_equal(change(first), -ESTALE);
+		assert_int_equal(pool_failure(first), -ESTALE);
+		assert_int_equal(change(second_owner), 0);
+		pool_abandon(second_owner);
+		pool_abandon(first);
+		engine_destroy(engine);
+		fixture_free(&f);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_label_never_lands_over_a_later_one),
+		cmocka_unit_test(a_slow_device_does_not_stop_the_beat),
+		cmocka_unit_test(an_owner_stops_when_there_is_a_later_one),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
