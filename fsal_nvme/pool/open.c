@@ -7,18 +7,20 @@
  *   count     more than m active members missing: these could be an old minority; refused
  *   owner     closed, known dead, or a process of this boot: no wait. Else the old owner's beat is
  *             watched for 10 s
- *   claim     a label of the next epoch on all members: an owner that sees it stops, and the next
- *             opener begins its journal behind the window that this claim reserves. From here on
- *             the opener beats. An owner whose beat was watched may go on acknowledging for as long
- *             as its lease lasts (beat.c), which is waited for
+ *   claim     a label of the next epoch on all members: an owner that sees it stops. Then the
+ *             labels are read again: what the old owner wrote between "find" and the claim would be
+ *             lost, so that the opening is refused, and the claim repeats what is found. From here
+ *             on the opener beats. An owner whose beat was watched may go on acknowledging for as
+ *             long as its lease lasts (beat.c), which is waited for
  *   replay    the root's image, then the journal from the root's place to its first gap
  *   take over the label again, now with the span that this epoch will write; missing members are
- *             dropped in it. Only then the journal is started
+ *             dropped in it. Then labels are looked at: when none is of a later epoch, the next
+ *             claim will find this one. Only then the journal is started
  *   recover   what dead epochs left reserved or open (recover.c)
  *
  * A crash anywhere leaves a label of some epoch and everything it needs; the claim alone changes
- * nothing but the epoch. The window of a claimed epoch that never wrote lies at
- *   end of the last written span's window + (epoch - that span's epoch - 1) * step.
+ * nothing but the epoch. Who paused between its claim and its take-over and wakes up behind a later
+ * claim writes nothing to the journal.
  */
 #include <stdio.h>
 #include <unistd.h>
@@ -52,6 +54,11 @@ struct opening {
 
 /* --- find ------------------------------------------------------------------------------------- */
 
+static bool is_newer(const struct label *a, const struct label *b)
+{
+	return a->epoch > b->epoch || (a->epoch == b->epoch && a->sequence > b->sequence);
+}
+
 static int consider(void *data, const struct label *label)
 {
 	struct opening *o = data;
@@ -63,8 +70,7 @@ static int consider(void *data, const struct label *label)
 		o->ambiguous = true;
 		return 0;
 	}
-	if (!best->device_count || label->epoch > best->epoch ||
-		(label->epoch == best->epoch && label->sequence > best->sequence))
+	if (!best->device_count || is_newer(label, best))
 		*best = *label;
 	return 0;
 }
@@ -278,25 +284,75 @@ static int check_losses(struct opening *o)
 		pool->m);
 }
 
-static int claim(struct opening *o)
+/* What the best label says, under the next epoch. */
+static int write_claim(struct opening *o, uint64_t sequence)
 {
 	struct pool *pool = o->pool;
 	struct label *label = &pool->label;
-	int rc;
 
+	*label = o->best;
 	label->epoch = o->best.epoch + 1;
-	label->sequence = 0;
+	label->sequence = sequence;
 	label->state = LABEL_OPEN;
 	label->owner_pid = (uint64_t)getpid();
 	memcpy(label->owner_boot, o->options->boot_id, 16);
 	memset(label->owner, 0, sizeof(label->owner));
 	snprintf(label->owner, sizeof(label->owner), "%s", o->options->host);
 	pool->epoch = label->epoch;
-	rc = label_write(pool);
+	return label_write(pool);
+}
+
+static bool is_our_claim(const struct opening *o, const struct label *label)
+{
+	const struct label *claim = &o->pool->label;
+
+	return label->epoch == claim->epoch && label->owner_pid == claim->owner_pid &&
+	       !memcmp(label->owner_boot, claim->owner_boot, sizeof(label->owner_boot)) &&
+	       !strcmp(label->owner, claim->owner);
+}
+
+static int consider_again(void *data, const struct label *label)
+{
+	struct opening *o = data;
+
+	if (!memcmp(label->pool, o->best.pool, 16) && is_newer(label, &o->best) &&
+		!is_our_claim(o, label))
+		o->best = *label;
+	return 0;
+}
+
+/* From the claim on an owner that is alive gets no further than what it had reserved, whatever it
+ * writes to its labels. Before, it may have moved the root, and used what the old one named. */
+static int look_again(struct opening *o)
+{
+	struct pool *pool = o->pool;
+	uint64_t epoch = o->best.epoch, sequence = o->best.sequence;
+	int rc = 0;
+
+	for (unsigned i = 0; !rc && i < pool->device_count; i++)
+		if (member_usable(&pool->devices[i]))
+			rc = label_read_all(o->engine, pool->devices[i].device,
+				&pool->devices[i].header, consider_again, o);
+	if (rc || (o->best.epoch == epoch && o->best.sequence == sequence))
+		return rc;
+	if (o->best.epoch == epoch)
+		rc = write_claim(o, pool->label.sequence);
+	return rc ? rc
+		  : error_set(o->error, -EBUSY, o->best.name,
+			    "host %s has written its labels while it was opened: it is alive",
+			    o->best.owner);
+}
+
+static int claim(struct opening *o)
+{
+	int rc = write_claim(o, 0);
+
 	if (!rc)
 		rc = check_losses(o);
 	if (!rc)
-		rc = beat_start(pool);
+		rc = beat_start(o->pool);
+	if (!rc)
+		rc = look_again(o);
 	if (!rc && o->watched)
 		engine_sleep(o->engine, LEASE_WAIT_NS);
 	return rc;
@@ -417,7 +473,7 @@ static int add_span(struct opening *o, struct journal_position *start, uint64_t 
 		last->window = window;
 	}
 	if (last && !o->owner_dead)
-		start->position = window + (o->pool->epoch - last->epoch - 1) * step;
+		start->position = window;
 	else if (last && o->owner_dead)
 		last->dead = true;
 	start->position = journal_start_place(o->pool, start->position);
@@ -461,6 +517,10 @@ static int take_over(struct opening *o, struct journal_position *start, uint64_t
 	if (rc)
 		return error_set(o->error, rc, pool->label.name, "its labels cannot be written: %s",
 			strerror(-rc));
+	rc = label_still_ours(pool);
+	if (rc)
+		return error_set(o->error, rc, pool->label.name,
+			"another host has taken it over while it was opened");
 	recover_note_owners(pool);
 	span = &pool->label.spans[pool->label.span_count - 1];
 	rc = journal_start(pool, start, pool->label.replay.position, span->window);
