@@ -274,13 +274,15 @@ static int assign_to_us(struct command *c, const struct found_pool *found)
 	struct pool_open_options options;
 	struct engine *engine;
 	bool ours = !s->exported && !strcmp(s->owner, command_host(c));
+	bool owner_dead = json_object_get(c->args, "owner-dead");
 	int rc = command_engine(c, &engine), lock = -1;
 
-	if (rc || ours)
+	if (rc || (ours && !owner_dead))
 		return rc;
 	open_options_fill(c, found, &options);
 	options.background = false;
-	options.force = s->exported || json_object_get(c->args, "force");
+	options.force = s->exported || owner_dead || json_object_get(c->args, "force");
+	options.owner_dead = owner_dead;
 	rc = command_lock(c, s->name, &lock, &c->error);
 	if (rc == -EAGAIN)
 		rc = refuse_served(c, s->name);

@@ -36,7 +36,10 @@ static const struct parameter pool_create_args[] = {
 static const struct parameter pool_import_args[] = {
 	{"pool", VALUE_TEXT, PARAMETER_PLACE, 0, 0, "NAME",
 		"the pool to take; without it, list what could be taken"},
-	FORCE("take it from another host, which must be dead or fenced"), END};
+	FORCE("take it from another host, which must be dead or fenced"),
+	{"owner-dead", VALUE_FLAG, 0, 0, 0, NULL,
+		"all hosts that had it are known to be dead or fenced: what they held is free"},
+	END};
 static const struct parameter one_pool[] = {POOL, END};
 static const struct parameter some_pool[] = {POOL_OR_ALL, END};
 static const struct parameter pool_get_args[] = {POOL, PROPERTIES, END};

@@ -152,7 +152,7 @@ static int publish_root(struct pool *pool, const struct image_row *image,
 	pool->label.replay = *replay;
 	/* Records that moved the window may stand before `replay` now. */
 	pool->label.spans[pool->label.span_count - 1].window = journal_window(pool);
-	label_prune_spans(&pool->label);
+	journal_prune_spans(&pool->label);
 	pthread_mutex_unlock(&pool->label_lock);
 	return label_write(pool);
 }

@@ -364,7 +364,36 @@ static void label_root_encode(const struct label *label, struct writer *w)
 		position_encode(&span->start, w);
 		put_u64(w, span->end);
 		put_u64(w, span->window);
-		put_u8(w, span->dead);
+	}
+}
+
+static void label_others_encode(const struct label *label, struct writer *w)
+{
+	put_u8(w, label->other_count);
+	for (unsigned i = 0; i < label->other_count; i++) {
+		const struct label_owner *owner = &label->others[i];
+
+		put_u64(w, owner->epoch);
+		put_bytes(w, owner->host, sizeof(owner->host));
+		put_u64(w, owner->from);
+		put_u64(w, owner->to);
+	}
+}
+
+static void label_others_decode(struct label *label, struct reader *r)
+{
+	label->other_count = get_u8(r);
+	if (label->other_count > OWNERS_MAX)
+		r->bad = true;
+	for (unsigned i = 0; !r->bad && i < label->other_count; i++) {
+		struct label_owner *owner = &label->others[i];
+
+		owner->epoch = get_u64(r);
+		get_text(r, owner->host, sizeof(owner->host));
+		owner->from = get_u64(r);
+		owner->to = get_u64(r);
+		if (owner->epoch >= label->epoch || owner->from > owner->to)
+			r->bad = true;
 	}
 }
 
@@ -389,7 +418,6 @@ static void label_root_decode(struct label *label, struct reader *r)
 		span->start = position_decode(r);
 		span->end = get_u64(r);
 		span->window = get_u64(r);
-		span->dead = get_u8(r);
 		if (span->end && (span->end < span->start.position || span->end > span->window))
 			r->bad = true;
 	}
@@ -410,6 +438,7 @@ int label_encode(const struct label *label, void *body)
 	put_u64(&w, label->written);
 	label_devices_encode(label, &w);
 	label_root_encode(label, &w);
+	label_others_encode(label, &w);
 	return frame_end(&w, body, LABEL_BODY);
 }
 
@@ -432,6 +461,7 @@ int label_decode(struct label *label, const void *body)
 	label->written = get_u64(&r);
 	label_devices_decode(label, &r);
 	label_root_decode(label, &r);
+	label_others_decode(label, &r);
 	if (label->state < LABEL_EXPORTED || label->state > LABEL_OPEN)
 		r.bad = true;
 	return r.bad ? -EBADMSG : 0;

@@ -29,7 +29,8 @@
 #define LABEL_AREA (LABEL_RING * LABEL_SIZE)
 #define LABEL_A_OFFSET BLOCK_SIZE /* bytes from the start of the device to area A */
 #define ROOT_SEGMENTS_MAX 16u
-#define SPANS_MAX 32u
+#define SPANS_MAX 20u
+#define OWNERS_MAX 12u
 #define PAGE_ENTRIES 1000u /* checksums in a page */
 
 /* Where an epoch's labels stand in the area that begins at `area`. */
@@ -104,7 +105,14 @@ struct journal_span {
 	struct journal_position start;
 	uint64_t end; /* position behind its last batch; 0: not known yet (the current epoch's) */
 	uint64_t window; /* it wrote nothing at or behind this position */
-	bool dead; /* its owner is known to be fenced, dead, or closed the pool */
+};
+
+/* An earlier owner that may still write: it did not close the pool, and is not known to be fenced
+ * or dead. What its epoch had reserved is left alone, and so is its part of the journal's ring. */
+struct label_owner {
+	uint64_t epoch;
+	char host[64];
+	uint64_t from, to; /* that part; to 0: not known before the journal is replayed */
 };
 
 /* An image of an environment: its bytes lie in extents of PURPOSE_IMAGE segments. */
@@ -144,6 +152,8 @@ struct label {
 	struct journal_position replay;
 	uint8_t span_count;
 	struct journal_span spans[SPANS_MAX];
+	uint8_t other_count; /* of one host at most one: its own opening knows it dead */
+	struct label_owner others[OWNERS_MAX];
 };
 
 struct chunk_header {

@@ -308,6 +308,15 @@ void journal_destroy(struct pool *pool);
 int journal_replay(struct pool *pool, const struct journal_position *from,
 	int (*record)(struct pool *pool, uint64_t lsn, const uint8_t *payload, size_t length),
 	struct journal_position *end, uint64_t *window);
+/*
+ * Between replay and the label that takes over: the span of pool->epoch, and what other owners may
+ * write to, into pool->label. `start` and `window` as replayed; moves `start` to where the epoch
+ * begins. -EBUSY when other owners leave too little room, -ENOSPC when the ring or the label is
+ * full.
+ */
+int journal_begin_span(struct pool *pool, struct journal_position *start, uint64_t window);
+/* Forgets spans that no replay needs any more. */
+void journal_prune_spans(struct label *label);
 /* Begins to write at `start`; the ring is in use from `tail` on; nothing at or behind `window` may
  * be written before a RECORD_WINDOW that moves it is durable. */
 int journal_start(
@@ -350,8 +359,6 @@ int label_read_all(struct engine *engine, struct device *device, const struct de
 int device_header_read(struct engine *engine, struct device *device, struct device_header *header);
 /* The greatest beat that any usable member shows for an epoch; 0: none. */
 uint64_t label_beat_read(struct pool *pool, uint64_t epoch);
-/* Forgets spans of dead owners that no replay needs any more. */
-void label_prune_spans(struct label *label);
 /* -ESTALE, and the pool has failed, when a device shows a label of a higher epoch. Waits, for each
  * member in turn. */
 int label_still_ours(struct pool *pool);
@@ -377,6 +384,16 @@ void beat_stop(struct pool *pool);
  * the pool fail with -ESTALE. Where no thread beats. */
 void beat_round(struct pool *pool);
 
+/* --- earlier owners that may still write (owner.c) ----------------------------------------- */
+
+bool owners_have(const struct label *label, uint64_t epoch);
+/* Takes those of a host out of the list; all when `host` is NULL. */
+void owners_forget(struct label *label, const char *host);
+/* Puts in the owner that the label is of. -EBUSY: the list is full. */
+int owners_add(struct label *label);
+/* "alpha, beta" */
+void owners_name(const struct label *label, char *text, size_t size);
+
 /* --- members (device.c) ------------------------------------------------------------------- */
 
 /* Requests to several members at once, waited for; results in ios[i].result. */
@@ -400,7 +417,7 @@ bool place_domain_may_die(struct pool *pool);
 
 /* After replay: fills the segment table from the pool's environment and takes the slots. */
 int recover_table(struct pool *pool);
-/* Once the label has this epoch's span: which earlier owners may still write. */
+/* Once the label has this epoch's span: up to which epoch owners may still write. */
 void recover_note_owners(struct pool *pool);
 /* After the journal has started: frees what dead owners left, keeps what living ones may write. */
 int recover_segments(struct pool *pool);

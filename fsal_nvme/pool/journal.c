@@ -574,6 +574,7 @@ void journal_measure(struct journal *j)
 	j->batch_max = journal_batch_max(j->ring);
 	j->span_count = label->span_count;
 	memcpy(j->spans, label->spans, label->span_count * sizeof(j->spans[0]));
+	journal_hold_ranges(j);
 }
 
 static int allocate(struct journal *j)
@@ -597,13 +598,7 @@ static int check_start(const struct journal *j, const struct journal_position *s
 		window < start->position + BLOCK_SIZE || !start->lsn || !j->span_count ||
 		j->spans[j->span_count - 1].epoch != j->pool->epoch)
 		return -EINVAL;
-	if (start->position + 2 * BLOCK_SIZE <= tail + j->ring)
-		return 0;
-	log_error(
-		"pool %s: the journal is full: it cannot begin at %llu, %llu bytes behind its tail",
-		j->pool->label.name, (unsigned long long)start->position,
-		(unsigned long long)(start->position - tail));
-	return -ENOSPC;
+	return 0;
 }
 
 int journal_start(
@@ -614,8 +609,6 @@ int journal_start(
 
 	journal_measure(j);
 	rc = check_start(j, start, tail, window);
-	if (!rc)
-		rc = journal_hold_ranges(j, start->position);
 	if (!rc)
 		rc = allocate(j);
 	if (!rc)

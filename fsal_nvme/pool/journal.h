@@ -2,8 +2,8 @@
 /*
  * What the journal's own files share: journal.c (appending, group commit), journal_wait.c
  * (waiting), journal_ring.c (where batches go and what is free), journal_read.c (following the
- * chain), journal_fence.c (later owners), journal_copy.c (which members hold it, copying,
- * rearranging).
+ * chain), journal_fence.c (later owners), journal_span.c (where an epoch begins),
+ * journal_copy.c (which members hold it, copying, rearranging).
  *
  * A record in a batch is le32 length (of kind and payload), le64 LSN, u8 kind, payload. A
  * RECORD_WINDOW is the batch's own and not one of the log's: its LSN is 0. It says
@@ -98,10 +98,10 @@ struct journal {
 	size_t batch_max;
 	struct journal_span spans[SPANS_MAX]; /* up to the current one */
 	unsigned span_count;
-	struct held_range held_ranges[2 * SPANS_MAX];
+	struct held_range held_ranges[2 * OWNERS_MAX];
 	unsigned held_range_count;
-	/* Of the last span, by journal_replay(): where its last batch begins. */
-	uint64_t replayed_epoch, replayed_last;
+	uint64_t held; /* bytes of them */
+	uint64_t replayed_last; /* where the last batch of the last span begins; journal_replay() */
 
 	pthread_mutex_t arrange_lock; /* one journal_rearrange(); before `lock`, held over I/O */
 
@@ -185,16 +185,16 @@ void journal_call(struct durable_wait *wait, int status);
 
 /* --- journal_ring.c: under journal->lock or before the start ---------------------------------- */
 
-/* Takes geometry and spans from the pool's header and label. */
+/* Takes geometry, spans and the other owners' ranges from the pool's header and label. */
 void journal_measure(struct journal *j);
+/* The ranges of the label's other owners. */
+void journal_hold_ranges(struct journal *j);
 /*
- * For pool.c, with the spans of all earlier epochs in pool->label: `position`, or the first place
- * behind it where a new epoch may begin its journal without the ring being written to by an earlier
- * owner that is not known to be dead.
+ * Moves `position` to the first place from there on at which a new epoch may begin. -EBUSY when
+ * other owners leave too little of the ring, -ENOSPC when it is full, from `tail`, up to that
+ * place.
  */
-uint64_t journal_start_place(struct pool *pool, uint64_t position);
-/* What owners before the last span's may write to. -EBUSY when they leave too little. */
-int journal_hold_ranges(struct journal *j, uint64_t start);
+int journal_find_start(const struct journal *j, uint64_t tail, uint64_t *position);
 /* `position`, or the place behind it that a batch of `length` fits in before the ring's end. */
 uint64_t journal_fit(const struct journal *j, uint64_t position, uint64_t length);
 /* `position`, or the first place behind it at which any batch is clear of held ranges. */

@@ -436,7 +436,6 @@ int journal_replay(struct pool *pool, const struct journal_position *from, recor
 		*end = w.at;
 		end->position = w.behind;
 		*window = w.window > w.behind ? w.window : w.behind;
-		pool->journal->replayed_epoch = w.at.epoch;
 		pool->journal->replayed_last = w.any ? w.before.position : w.behind;
 		rc = secure_last(&w);
 	}

@@ -14,8 +14,8 @@
  * is left; a batch that does not fit below it lets one go first that does nothing else.
  *
  * A lap later the same bytes of the ring come round again, and that owner may still wake up: its
- * part of the ring (held range) is not used until an opening knows it dead. The batch before such a
- * range announces where the next one stands.
+ * part of the ring (held range; the labels list them) is not used until an opening knows it dead.
+ * The batch before such a range announces where the next one stands.
  *
  * Room. Ordinary records leave an eighth of the ring to urgent ones (checkpoints, drops) and a
  * batch's length of safety; urgent ones may fill the ring. Each reservation counts as a batch of
@@ -47,23 +47,6 @@ static void hold(struct journal *j, uint64_t from, uint64_t to)
 	j->held_ranges[j->held_range_count++] = (struct held_range){start, start + length};
 }
 
-/*
- * From the last batch, which may have copies in flight (only replay knows where it begins; of older
- * spans it is a batch's length before the end at most), to the window, or to where the next epoch
- * began, which is never before the window.
- */
-static void hold_span(struct journal *j, const struct journal_span *span, uint64_t next)
-{
-	uint64_t from = span->end > j->batch_max ? span->end - j->batch_max : 0;
-	uint64_t to = later(span->window, next);
-
-	if (j->replayed_epoch == span->epoch)
-		from = j->replayed_last;
-	from = later(from, span->start.position);
-	if (to > from)
-		hold(j, from, to - from < j->ring ? to : from + j->ring);
-}
-
 static int by_place(const void *a, const void *b)
 {
 	const struct held_range *x = a, *y = b;
@@ -91,38 +74,18 @@ static uint64_t join_ranges(struct journal *j)
 	return bytes;
 }
 
-/* The bytes that the first `count` spans hold. */
-static uint64_t hold_spans(struct journal *j, unsigned count)
+void journal_hold_ranges(struct journal *j)
 {
+	const struct label *label = &j->pool->label;
+
 	j->held_range_count = 0;
-	for (unsigned i = 0; i < count; i++) {
-		uint64_t next = i + 1 < j->span_count ? j->spans[i + 1].start.position : 0;
+	for (unsigned i = 0; i < label->other_count; i++) {
+		uint64_t from = label->others[i].from, to = label->others[i].to;
 
-		if (!j->spans[i].dead)
-			hold_span(j, &j->spans[i], next);
+		if (to > from)
+			hold(j, from, to - from < j->ring ? to : from + j->ring);
 	}
-	return join_ranges(j);
-}
-
-uint64_t journal_start_place(struct pool *pool, uint64_t position)
-{
-	struct journal *j = pool->journal;
-
-	journal_measure(j);
-	hold_spans(j, j->span_count);
-	return journal_clear(j, position);
-}
-
-int journal_hold_ranges(struct journal *j, uint64_t start)
-{
-	uint64_t held = hold_spans(j, j->span_count - 1);
-
-	if (held + 3 * j->batch_max + j->ring / 8 <= j->ring && journal_clear(j, start) == start)
-		return 0;
-	log_error("pool %s: %llu of %llu bytes of the journal may still be written to by earlier "
-		  "owners that are not known to be dead",
-		j->pool->label.name, (unsigned long long)held, (unsigned long long)j->ring);
-	return -EBUSY;
+	j->held = join_ranges(j);
 }
 
 /* Behind the range when a batch that is to stand at `position`, or at the ring's start if it does
@@ -153,6 +116,14 @@ uint64_t journal_clear(const struct journal *j, uint64_t position)
 		position = behind;
 	}
 	return position;
+}
+
+int journal_find_start(const struct journal *j, uint64_t tail, uint64_t *position)
+{
+	if (j->held + 3 * j->batch_max + j->ring / 8 > j->ring)
+		return -EBUSY;
+	*position = journal_clear(j, *position);
+	return *position + 2 * BLOCK_SIZE > tail + j->ring ? -ENOSPC : 0;
 }
 
 /* --- batches ---------------------------------------------------------------------------------- */

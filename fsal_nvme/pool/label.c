@@ -85,19 +85,6 @@ int label_write(struct pool *pool)
 	return rc;
 }
 
-void label_prune_spans(struct label *label)
-{
-	unsigned kept = 0;
-
-	for (unsigned i = 0; i < label->span_count; i++) {
-		const struct journal_span *span = &label->spans[i];
-
-		if (!(span->end && span->dead && span->end <= label->replay.position))
-			label->spans[kept++] = *span;
-	}
-	label->span_count = (uint8_t)kept;
-}
-
 static int read_block(
 	struct engine *engine, struct device *device, uint64_t offset, void *buffer, size_t length)
 {

@@ -47,7 +47,7 @@ struct opening {
 	unsigned found_count;
 	struct label best; /* of the pool chosen */
 	bool ambiguous;
-	bool owner_dead; /* the last epoch's owner can write no more */
+	bool owner_gone; /* the best label's owner can write no more */
 	bool watched; /* it was waited for: it may be alive after all */
 	bool present[POOL_DEVICES_MAX];
 };
@@ -256,12 +256,12 @@ static int check_owner(struct opening *o)
 			"it is assigned to host %s; export it there, or use --force if that host "
 			"is gone",
 			best->owner);
-	o->owner_dead = owner_is_gone(o, ours);
-	if (o->owner_dead)
+	o->owner_gone = owner_is_gone(o, ours);
+	if (o->owner_gone)
 		return 0;
 	rc = watch_beat(o);
 	o->watched = true;
-	o->owner_dead = !rc && ours;
+	o->owner_gone = !rc && ours;
 	return rc;
 }
 
@@ -284,13 +284,40 @@ static int check_losses(struct opening *o)
 		pool->m);
 }
 
+/* The room of earlier owners is used up: whose death would help, and how to say so. */
+static int refuse_for_others(struct opening *o, int rc)
+{
+	const struct label *label = &o->pool->label;
+	char names[200];
+
+	owners_name(label, names, sizeof(names));
+	return error_set(o->error, rc, label->name,
+		"what earlier owners may still write leaves no room for another one; once %s %s "
+		"dead or fenced, `millrace pool import --owner-dead %s`",
+		names, label->other_count > 1 ? "are all" : "is", label->name);
+}
+
+static int settle_owners(struct opening *o)
+{
+	struct label *label = &o->pool->label;
+
+	owners_forget(label, o->options->owner_dead ? NULL : o->options->host);
+	if (o->owner_gone || !owners_add(label))
+		return 0;
+	return refuse_for_others(o, -EBUSY);
+}
+
 /* What the best label says, under the next epoch. */
 static int write_claim(struct opening *o, uint64_t sequence)
 {
 	struct pool *pool = o->pool;
 	struct label *label = &pool->label;
+	int rc;
 
 	*label = o->best;
+	rc = settle_owners(o);
+	if (rc)
+		return rc;
 	label->epoch = o->best.epoch + 1;
 	label->sequence = sequence;
 	label->state = LABEL_OPEN;
@@ -462,31 +489,6 @@ static void drop_missing(struct opening *o, uint64_t lsn)
 	}
 }
 
-static int add_span(struct opening *o, struct journal_position *start, uint64_t window)
-{
-	struct label *label = &o->pool->label;
-	uint64_t step = o->pool->header.journal_size / 8 / BLOCK_SIZE * BLOCK_SIZE;
-	struct journal_span *last = label->span_count ? &label->spans[label->span_count - 1] : NULL;
-
-	if (last && !last->end) {
-		last->end = start->position ? start->position : last->start.position;
-		last->window = window;
-	}
-	if (last && !o->owner_dead)
-		start->position = window;
-	else if (last && o->owner_dead)
-		last->dead = true;
-	start->position = journal_start_place(o->pool, start->position);
-	label_prune_spans(label);
-	if (label->span_count == SPANS_MAX)
-		return error_set(o->error, -ENOSPC, label->name,
-			"it was opened %u times without a checkpoint", SPANS_MAX);
-	start->epoch = o->pool->epoch;
-	label->spans[label->span_count++] = (struct journal_span){
-		.epoch = o->pool->epoch, .start = *start, .window = start->position + step};
-	return 0;
-}
-
 static int record_epoch(struct pool *pool, const struct journal_position *start)
 {
 	uint8_t payload[24];
@@ -504,11 +506,20 @@ static int record_epoch(struct pool *pool, const struct journal_position *start)
 	return 0;
 }
 
+static int begin_span(struct opening *o, struct journal_position *start, uint64_t window)
+{
+	int rc = journal_begin_span(o->pool, start, window);
+
+	if (rc && o->pool->label.other_count)
+		return refuse_for_others(o, rc);
+	return rc ? error_set(o->error, rc, o->pool->label.name, "its journal is full") : 0;
+}
+
 static int take_over(struct opening *o, struct journal_position *start, uint64_t window)
 {
 	struct pool *pool = o->pool;
 	struct journal_span *span;
-	int rc = add_span(o, start, window);
+	int rc = begin_span(o, start, window);
 
 	if (rc)
 		return rc;

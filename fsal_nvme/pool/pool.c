@@ -112,7 +112,6 @@ static int mark_closed(struct pool *pool)
 	span = &pool->label.spans[pool->label.span_count - 1];
 	span->end = end.position;
 	span->window = journal_window(pool);
-	span->dead = true;
 	pool->label.state = LABEL_ASSIGNED;
 	pthread_mutex_unlock(&pool->label_lock);
 	return label_write(pool);

@@ -70,7 +70,7 @@ struct pool_open_options {
 	const char *scratch_dir; /* for the environments' scratch files; a tmpfs is best */
 	bool read_only; /* look, do not own: nothing is written */
 	bool force; /* open although another host owns it */
-	bool owner_dead; /* the old owner is known to be fenced or dead */
+	bool owner_dead; /* all earlier owners are known to be fenced or dead */
 	size_t row_memory; /* bytes of rows being written; 0: 64 MiB */
 	size_t page_cache; /* bytes of checksum pages; 0: 64 MiB */
 	size_t metadata_limit; /* bytes an environment may take; 0: 16 GiB */

@@ -4,8 +4,9 @@
  *
  * An owner that may still write (paused, not known to be fenced or dead) may do so in any segment
  * that was there in its epoch: it fills its own, closes what the owners before it left open, mends
- * blocks of closed ones. So all of these keep their slots, whoever made them: reserved ones are not
- * given to anyone, those that nobody refers to any more are not freed, open ones are "frozen":
+ * blocks of closed ones. So all of these keep their slots, whoever made them: its reserved ones
+ * (others' it never writes to) are not given to anyone, those that nobody refers to any more are
+ * not freed, open ones are "frozen":
  * their rows are read by the checksums that the journal recorded, their tails from the journal's
  * bytes, and nothing is written to them. That is why nothing has to be moved at a take-over: what
  * such an owner writes late goes to rows that no checksum names, or is the very bytes that are
@@ -21,18 +22,17 @@
 
 void recover_note_owners(struct pool *pool)
 {
-	for (unsigned i = 0; i < pool->label.span_count; i++) {
-		const struct journal_span *span = &pool->label.spans[i];
-
-		if (!span->dead && span->epoch != pool->epoch && span->epoch > pool->living_epoch)
-			pool->living_epoch = span->epoch;
-	}
+	for (unsigned i = 0; i < pool->label.other_count; i++)
+		if (pool->label.others[i].epoch > pool->living_epoch)
+			pool->living_epoch = pool->label.others[i].epoch;
 }
 
 bool written_late(const struct pool *pool, const struct segment_row *row)
 {
 	if (row->purpose == PURPOSE_IMAGE && row->state == SEGMENT_CLOSED)
 		return false;
+	if (row->state == SEGMENT_RESERVED)
+		return owners_have(&pool->label, row->epoch);
 	return row->epoch <= pool->living_epoch;
 }
 

@@ -130,6 +130,9 @@ def test_another_hosts_pool(pool):
     pool('pool', 'import', 'tank', '--device-dir', pool.devices_dir, '--host', 'other', '--force')
     pool('share', 'create', 'tank/a', '--host', 'other')
     pool.fails(REFUSED, 'share', 'create', 'tank/b')
+    pool('pool', 'import', 'tank', '--device-dir', pool.devices_dir, '--owner-dead')
+    pool('share', 'create', 'tank/b')
+    pool('pool', 'import', 'tank', '--device-dir', pool.devices_dir, '--owner-dead')
 
 
 def test_destroy_leaves_devices_free(pool):

@@ -24,6 +24,8 @@ enum {
 	SEGMENT_IS_CLOSED,
 	SPAN_ENDED,
 	SPAN_CURRENT,
+	OWNER_PLACED,
+	OWNER_NOT_PLACED,
 };
 
 struct fuzz_type fuzz_types[] = {
@@ -44,6 +46,8 @@ struct fuzz_type fuzz_types[] = {
 	[SEGMENT_IS_CLOSED] = {"a closed segment", 0},
 	[SPAN_ENDED] = {"a span with an end", 0},
 	[SPAN_CURRENT] = {"a span without an end", 0},
+	[OWNER_PLACED] = {"an earlier owner whose place is known", 0},
+	[OWNER_NOT_PLACED] = {"an earlier owner whose place is not known", 0},
 	{NULL, 0},
 };
 const size_t fuzz_longest = LABEL_BODY;
@@ -58,6 +62,8 @@ static void count(const struct label *label)
 		fuzz_reach(SEGMENT_IS_RESERVED + label->root_segments[i].state - SEGMENT_RESERVED);
 	for (unsigned i = 0; i < label->span_count; i++)
 		fuzz_reach(label->spans[i].end ? SPAN_ENDED : SPAN_CURRENT);
+	for (unsigned i = 0; i < label->other_count; i++)
+		fuzz_reach(label->others[i].to ? OWNER_PLACED : OWNER_NOT_PLACED);
 }
 
 /* What was read can be written, and read again as the same. */

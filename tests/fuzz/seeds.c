@@ -94,9 +94,14 @@ static void fill_root(struct label *label, unsigned kind)
 	label->replay = (struct journal_position){40960, 71, 99, 2};
 	label->span_count = 2;
 	label->spans[0] = (struct journal_span){
-		.epoch = 1, .start = {0, 1, 0, 1}, .end = 32768, .window = 65536, .dead = true};
+		.epoch = 1, .start = {0, 1, 0, 1}, .end = 32768, .window = 65536};
 	label->spans[1] =
 		(struct journal_span){.epoch = 2, .start = {65536, 60, 98, 2}, .window = 131072};
+	label->other_count = 2;
+	label->others[0] =
+		(struct label_owner){.epoch = 1, .host = "alpha", .from = 28672, .to = 65536};
+	label->others[1] = (struct label_owner){.epoch = 2, .host = "beta"};
+	label->epoch = 3;
 }
 
 static void seed_label(struct fuzz_world *world)

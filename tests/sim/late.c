@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
  * Late writes: an owner is paused in the middle of an operation, another host takes the pool over,
- * and what the first had in flight reaches the devices afterwards, a write at a time, at every step
- * of what the second does. Nothing committed may change, by either.
+ * at the second try when it dies in its first opening, and what the first had in flight reaches the
+ * devices afterwards, a write at a time, at every step of what the second does. Nothing committed
+ * may change, by either.
  *
  *   late [--random N] [--seconds N] [--seed N]
  */
@@ -15,7 +16,7 @@
 #include "operations.h"
 
 static uint64_t seed = 1;
-static unsigned long takeovers, released;
+static unsigned long takeovers, stumbles, released;
 
 static void fail(
 	const struct sequence *first, uint64_t cut, const struct sequence *second, const char *why)
@@ -29,14 +30,19 @@ static void fail(
 	exit(1);
 }
 
+static uint64_t draw(uint64_t *state)
+{
+	*state = *state * 6364136223846793005ull + 1442695040888963407ull;
+	return *state >> 33;
+}
+
 /* A few writes of the old owner arrive. */
 static void let_some_arrive(uint64_t *state, unsigned of_ten)
 {
 	unsigned count = sim_late_count(world);
 
 	for (unsigned i = 0; i < count && sim_late_count(world); i++) {
-		*state = *state * 6364136223846793005ull + 1442695040888963407ull;
-		if ((*state >> 33) % 10 >= of_ten)
+		if (draw(state) % 10 >= of_ten)
 			continue;
 		sim_release_late(world, (unsigned)((*state >> 40) % sim_late_count(world)));
 		released++;
@@ -91,6 +97,25 @@ static void must_match(struct run *run, const struct model *model, const struct 
 		fail(first, cut, second, wrong);
 }
 
+/* Half of the second owners die in their opening, some between its claim and its take-over. What
+ * they had in flight arrives before they are gone. */
+static void stumble(struct run *run, uint64_t *state)
+{
+	unsigned late = sim_late_count(world);
+
+	if (draw(state) % 2)
+		return;
+	sim_cut_host_at(run->engine, 1 + draw(state) % 40);
+	if (run_open(run))
+		stumbles++;
+	sim_cut_host(run->engine);
+	run_crash(run);
+	sim_drain(world);
+	while (sim_late_count(world) > late)
+		sim_release_late(world, late);
+	sim_reconnect(run->engine);
+}
+
 static void second_owner(struct run *run, const struct model *before, const struct model *after,
 	const struct sequence *first, uint64_t cut, const struct sequence *second, uint64_t *state)
 {
@@ -98,7 +123,10 @@ static void second_owner(struct run *run, const struct model *before, const stru
 	struct model model;
 	const char *wrong;
 
-	if (sim_engine_create(world, &run->engine) || run_open(run))
+	if (sim_engine_create(world, &run->engine))
+		abort();
+	stumble(run, state);
+	if (run_open(run))
 		fail(first, cut, second, "the second owner cannot open the pool");
 	found = adopt(run, before, after, &wrong);
 	if (!found)
@@ -143,7 +171,7 @@ static bool take_over(const struct sequence *first, uint64_t cut, const struct s
 {
 	struct run a = {.host = "alpha"}, b = {.host = "beta", .force = true};
 	struct model before = {0}, after;
-	uint64_t state = seed + cut;
+	uint64_t state = (seed + takeovers) * 6364136223846793005ull + cut;
 	bool in_time;
 
 	sim_restore(world, base);
@@ -212,7 +240,8 @@ int main(int argc, char **argv)
 			;
 	}
 	base_free();
-	printf("%lu take-overs, %lu late writes released in %.1f s; --seed %llu\n", takeovers,
-		released, seconds_now() - began, (unsigned long long)seed);
-	return takeovers && released ? operations_report() : 1;
+	printf("%lu take-overs, %lu behind one that failed, %lu late writes released in %.1f s; "
+	       "--seed %llu\n",
+		takeovers, stumbles, released, seconds_now() - began, (unsigned long long)seed);
+	return takeovers && stumbles && released ? operations_report() : 1;
 }

@@ -347,42 +347,25 @@ static inline int record_epoch(const struct journal_position *start)
 	return sync_all();
 }
 
-static inline void prune(struct label *label)
-{
-	unsigned kept = 0;
-
-	for (unsigned i = 0; i < label->span_count; i++) {
-		if (!label->spans[i].dead || label->spans[i].end > label->replay.position)
-			label->spans[kept++] = label->spans[i];
-	}
-	label->span_count = (uint8_t)kept;
-}
-
-static inline void take_over(struct journal_position *start, uint64_t window, bool owner_dead)
+static inline int take_over(struct journal_position *start, uint64_t window, bool owner_dead)
 {
 	struct label *label = &rig->pool->label;
+	int rc;
 
-	if (label->span_count) {
-		struct journal_span *last = &label->spans[label->span_count - 1];
-
-		last->end = start->position;
-		last->window = window;
-		if (!owner_dead)
-			start->position = window;
-	}
-	for (unsigned i = 0; i < label->span_count && owner_dead; i++)
-		label->spans[i].dead = true;
-	start->position = journal_start_place(rig->pool, start->position);
-	prune(label);
+	if (owner_dead)
+		owners_forget(label, NULL);
+	else if (label->epoch)
+		assert_int_equal(owners_add(label), 0);
 	rig->pool->epoch = ++label->epoch;
-	start->epoch = label->epoch;
-	assert_true(label->span_count < SPANS_MAX);
-	label->spans[label->span_count++] = (struct journal_span){
-		.epoch = label->epoch, .start = *start, .window = start->position + 2 * BLOCK_SIZE};
+	rc = journal_begin_span(rig->pool, start, window);
+	if (rc)
+		return rc;
+	label->spans[label->span_count - 1].window = start->position + 2 * BLOCK_SIZE;
 	for (unsigned i = 0; i < rig->devices; i++) {
 		if (!member_usable(&rig->pool->devices[i]))
 			label->devices[i].state = DEVICE_DROPPED;
 	}
+	return 0;
 }
 
 /* Only replay, checked. */
@@ -421,8 +404,8 @@ static inline int claim(bool owner_dead, struct journal_position *start)
 	if (rc)
 		return rc;
 	rig->given = start->lsn - 1;
-	take_over(start, window, owner_dead);
-	return persist();
+	rc = take_over(start, window, owner_dead);
+	return rc ? rc : persist();
 }
 
 static inline int open_rig(bool owner_dead)

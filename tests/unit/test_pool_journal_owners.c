@@ -67,8 +67,9 @@ static void nothing_is_written_where_an_old_owner_may(void **state)
 		assert_int_equal(work(10 + (unsigned)draw(10)), 0);
 		crash(SIM_LOSE_ALL);
 		open_well(false);
-		from = rig->label.spans[rig->label.span_count - 2].end % rig->ring;
-		to = rig->label.spans[rig->label.span_count - 2].window % rig->ring;
+		assert_int_equal(rig->label.other_count, 1);
+		from = rig->label.others[0].from % rig->ring;
+		to = rig->label.others[0].to % rig->ring;
 		for (unsigned i = 0; i < 300; i++) {
 			uint64_t offset;
 

@@ -4,7 +4,7 @@
 
 #include "common/log.h"
 
-#define DEVICE_SIZE (32ull << 20)
+#define DEVICE_SIZE (8ull << 20)
 
 /* --- hosts ------------------------------------------------------------------------------------ */
 
@@ -106,6 +106,10 @@ static void make(uint64_t seed)
 
 /* --- in the middle of an opening -------------------------------------------------------------- */
 
+static void quiet(enum log_level level, const char *line)
+{
+}
+
 /* What another host does when an opening logs this; once. */
 static struct {
 	const char *line;
@@ -131,7 +135,7 @@ static int open_and_meanwhile(
 	meanwhile.host = other;
 	log_set_sink(on_line);
 	rc = host_open(h);
-	log_set_sink(NULL);
+	log_set_sink(quiet);
 	assert_null(meanwhile.line);
 	return rc;
 }
@@ -200,12 +204,133 @@ static void test_an_opening_that_was_overtaken_writes_nothing(void **state)
 	fixture_free(&f);
 }
 
+/* --- who is known to be dead ------------------------------------------------------------------ */
+
+/* A process that dies in its opening leaves its label behind, and an owner before it that only
+ * paused. False when the opening had fewer writes and flushes. */
+static bool an_opening_dies(uint64_t at)
+{
+	struct host alpha, beta;
+	bool died;
+
+	make(at);
+	alpha = host("alpha", 1);
+	beta = host("beta", 2);
+	beta.force = true;
+	host_must_open(&alpha);
+	host_must_set(&alpha, "first", "alpha");
+	sim_pause(alpha.engine, true);
+	sim_cut_host_at(beta.engine, at);
+	died = host_open(&beta);
+	host_kill(&beta);
+	host_must_open(&beta);
+	host_must_set(&beta, "second", "beta");
+	sim_pause(alpha.engine, false);
+	for (int i = 0; i < 3; i++)
+		host_set(&alpha, "late", "alpha");
+	host_kill(&alpha);
+	host_must_have(&beta, "first", "alpha");
+	host_kill(&beta);
+	host_must_open(&beta);
+	host_must_have(&beta, "second", "beta");
+	host_must_have(&beta, "late", "");
+	host_free(&alpha);
+	host_free(&beta);
+	fixture_free(&f);
+	return died;
+}
+
+static void test_the_owner_before_a_claim_may_be_alive(void **state)
+{
+	uint64_t at = 1;
+
+	while (an_opening_dies(at))
+		at++;
+	assert_true(at > 4 * FIXTURE_DEVICES);
+}
+
+/* Hosts that take the pool from each other by force, again and again, and come back. */
+static void take_turns(unsigned hosts, bool clean_lives)
+{
+	static const char *const names[] = {"alpha", "beta", "gamma"};
+	struct error error;
+	struct host h[3];
+	char value[16] = "";
+
+	make(hosts);
+	for (unsigned i = 0; i < hosts; i++) {
+		h[i] = host(names[i], (uint8_t)i);
+		h[i].force = true;
+	}
+	for (unsigned i = 0; i < 150; i++) {
+		struct host *now = &h[i % hosts];
+
+		host_must_open(now);
+		host_must_have(now, "turn", value);
+		snprintf(value, sizeof(value), "%u", i);
+		host_must_set(now, "turn", value);
+		assert_int_equal(pool_checkpoint(now->pool), 0);
+		if (clean_lives) {
+			assert_int_equal(pool_close(now->pool, &error), 0);
+			host_must_open(now);
+		}
+		host_kill(now);
+	}
+	for (unsigned i = 0; i < hosts; i++)
+		host_free(&h[i]);
+	fixture_free(&f);
+}
+
+static void test_hosts_may_take_turns_by_force(void **state)
+{
+	take_turns(2, false);
+	take_turns(3, false);
+	take_turns(2, true);
+	take_turns(3, true);
+}
+
+/* Hosts that never come back hold room until somebody says that they are dead. */
+static void test_an_admin_vouches_for_hosts_that_stay_away(void **state)
+{
+	static const char *const names[] = {"host0", "host1", "host2", "host3", "host4", "host5",
+		"host6", "host7", "host8", "host9"};
+	struct host now;
+	unsigned i;
+
+	make(3);
+	for (i = 0; i < 10; i++) {
+		now = host(names[i], 1);
+		now.force = true;
+		if (host_open(&now))
+			break;
+		host_must_set(&now, "last", names[i]);
+		assert_int_equal(pool_checkpoint(now.pool), 0);
+		host_free(&now);
+	}
+	assert_in_range(i, 3, 9);
+	assert_int_equal(now.error.code, -EBUSY);
+	assert_non_null(strstr(now.error.message, "host0, host1"));
+	assert_non_null(strstr(now.error.message, "millrace pool import --owner-dead tank"));
+	now.owner_dead = true;
+	host_must_open(&now);
+	host_must_have(&now, "last", names[i - 1]);
+	host_kill(&now);
+	now.owner_dead = now.force = false;
+	host_must_open(&now);
+	host_free(&now);
+	fixture_free(&f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_the_owner_before_a_claim_may_be_alive),
+		cmocka_unit_test(test_hosts_may_take_turns_by_force),
+		cmocka_unit_test(test_an_admin_vouches_for_hosts_that_stay_away),
 		cmocka_unit_test(test_what_the_owner_wrote_before_the_claim_counts),
 		cmocka_unit_test(test_an_opening_that_was_overtaken_writes_nothing),
 	};
 
+	log_set_sink(quiet);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
