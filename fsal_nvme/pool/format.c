@@ -418,7 +418,7 @@ static void label_root_decode(struct label *label, struct reader *r)
 		span->start = position_decode(r);
 		span->end = get_u64(r);
 		span->window = get_u64(r);
-		if (span->end && (span->end < span->start.position || span->end > span->window))
+		if (span->end < span->start.position || span->end > span->window)
 			r->bad = true;
 	}
 }

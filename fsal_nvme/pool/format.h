@@ -29,7 +29,7 @@
 #define LABEL_AREA (LABEL_RING * LABEL_SIZE)
 #define LABEL_A_OFFSET BLOCK_SIZE /* bytes from the start of the device to area A */
 #define ROOT_SEGMENTS_MAX 16u
-#define SPANS_MAX 20u
+#define SPANS_MAX 12u
 #define OWNERS_MAX 12u
 #define PAGE_ENTRIES 1000u /* checksums in a page */
 
@@ -99,12 +99,13 @@ struct journal_position {
 	uint64_t epoch;
 };
 
-/* The part of the journal that one epoch wrote. */
+/* A part of the journal that one epoch began, and that later ones continued which knew the owners
+ * before them dead. */
 struct journal_span {
-	uint64_t epoch;
+	uint64_t epoch; /* the first; all batches carry it */
 	struct journal_position start;
-	uint64_t end; /* position behind its last batch; 0: not known yet (the current epoch's) */
-	uint64_t window; /* it wrote nothing at or behind this position */
+	uint64_t end; /* it is known to go on to here; the last span may go on behind */
+	uint64_t window; /* nothing of it stands at or behind this position */
 };
 
 /* An earlier owner that may still write: it did not close the pool, and is not known to be fenced
@@ -178,7 +179,8 @@ struct checksum_page {
 
 struct batch_header {
 	uint8_t pool[16];
-	uint64_t epoch, position, lsn, previous; /* previous: hash of the batch before */
+	uint64_t epoch, position, lsn,
+		previous; /* of its span; previous: hash of the batch before */
 	uint32_t records, length; /* bytes, header included, before padding to BLOCK_SIZE */
 	uint64_t hash; /* xxh64 of what follows this field, seeded by xxh64 of what stands before */
 };

@@ -596,7 +596,7 @@ static int check_start(const struct journal *j, const struct journal_position *s
 {
 	if ((start->position | tail | window) % BLOCK_SIZE || tail > start->position ||
 		window < start->position + BLOCK_SIZE || !start->lsn || !j->span_count ||
-		j->spans[j->span_count - 1].epoch != j->pool->epoch)
+		j->spans[j->span_count - 1].epoch != start->epoch)
 		return -EINVAL;
 	return 0;
 }
@@ -624,7 +624,6 @@ int journal_start(
 		return rc;
 	pthread_mutex_lock(&j->lock);
 	j->durable = *start;
-	j->durable.epoch = pool->epoch;
 	j->lsn = start->lsn - 1;
 	j->tail = tail;
 	j->window = window;

@@ -101,7 +101,10 @@ struct journal {
 	struct held_range held_ranges[2 * OWNERS_MAX];
 	unsigned held_range_count;
 	uint64_t held; /* bytes of them */
-	uint64_t replayed_last; /* where the last batch of the last span begins; journal_replay() */
+	/* Of the last span, by journal_replay(): where its last batch begins, and whether all
+	 * members said that none stands behind it. */
+	uint64_t replayed_last;
+	bool replayed_all;
 
 	pthread_mutex_t arrange_lock; /* one journal_rearrange(); before `lock`, held over I/O */
 
@@ -224,7 +227,7 @@ struct walk {
 	uint64_t stop; /* ends here, and not before; UINT64_MAX: at the end of the last span */
 	uint64_t behind; /* where the batch before ended */
 	uint64_t window; /* of the span, as far as it is known; UINT64_MAX: not checked */
-	bool known_end; /* the current span must go on to its end */
+	bool silent; /* a member could not be read at the end */
 
 	/* The batch of the last walk_next() that returned 1. */
 	const uint8_t *batch;

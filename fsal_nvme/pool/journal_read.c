@@ -120,6 +120,12 @@ static bool batch_follow(const struct walk *w, const struct batch_header *h, con
 	return !r.bad && count == h->records;
 }
 
+/* The next batch must be there. */
+static bool is_known(const struct walk *w)
+{
+	return w->at.position < w->spans[w->span].end;
+}
+
 static bool is_expected(const struct walk *w, const struct batch_header *h, uint64_t position)
 {
 	uint64_t lap_end = (position / w->ring + 1) * w->ring;
@@ -130,7 +136,7 @@ static bool is_expected(const struct walk *w, const struct batch_header *h, uint
 		return false;
 	if (h->length > journal_batch_max(w->ring) || end > lap_end)
 		return false;
-	if (w->known_end && end > w->spans[w->span].end)
+	if (is_known(w) && end > w->spans[w->span].end)
 		return false;
 	return !w->anchored || (h->lsn == w->at.lsn && h->previous == w->at.hash);
 }
@@ -217,9 +223,10 @@ static bool enough_spoke(const struct walk *w, uint64_t silent)
 	return count <= pool->header.parity;
 }
 
-static int gap(const struct walk *w, uint64_t silent)
+static int gap(struct walk *w, uint64_t silent)
 {
-	if (!w->known_end && w->stop == UINT64_MAX && enough_spoke(w, silent))
+	w->silent = silent != 0;
+	if (!is_known(w) && w->stop == UINT64_MAX && enough_spoke(w, silent))
 		return 0;
 	log_error("pool %s: journal: no good copy of the batch with LSN %llu at position %llu of "
 		  "epoch %llu, which must be there",
@@ -256,7 +263,6 @@ static void set_span(struct walk *w, unsigned span)
 	const struct journal_span *s = &w->spans[span];
 
 	w->span = span;
-	w->known_end = span + 1 < w->span_count || s->end;
 	if (w->window != UINT64_MAX)
 		w->window = s->window;
 	w->any = false;
@@ -345,10 +351,8 @@ int walk_next(struct walk *w)
 	while (w->span_count && w->at.position < w->stop) {
 		int rc;
 
-		if (!w->known_end || w->at.position < w->spans[w->span].end)
+		if (is_known(w) || w->span + 1 == w->span_count)
 			return find(w);
-		if (w->span + 1 == w->span_count)
-			return 0;
 		rc = enter_span(w, w->span + 1);
 		if (rc)
 			return rc;
@@ -360,20 +364,18 @@ int walk_next(struct walk *w)
 
 typedef int record_fn(struct pool *pool, uint64_t lsn, const uint8_t *payload, size_t length);
 
-/* The first record of an epoch names where its owner cut the log. */
+/* The first record of an epoch names where its owner cut the log. The first of a span is one. */
 static int check_epoch(const struct walk *w, const struct record *record)
 {
 	struct reader r = reader_on(record->payload + 1, record->length - 1);
 	const struct journal_span *span = &w->spans[w->span];
 	uint64_t epoch = get_u64(&r), lsn = get_u64(&r), hash = get_u64(&r);
 
-	if (!r.bad && record->payload[0] == RECORD_EPOCH && epoch == span->epoch &&
-		record->lsn == span->start.lsn && lsn == record->lsn - 1 &&
-		hash == span->start.hash)
+	if (!r.bad && record->payload[0] == RECORD_EPOCH && epoch >= span->epoch &&
+		lsn == record->lsn - 1 && hash == w->header.previous)
 		return 0;
-	log_error("pool %s: journal: record %llu does not begin epoch %llu behind the one before",
-		w->pool->label.name, (unsigned long long)record->lsn,
-		(unsigned long long)span->epoch);
+	log_error("pool %s: journal: record %llu does not begin an epoch behind the one before",
+		w->pool->label.name, (unsigned long long)record->lsn);
 	return -EIO;
 }
 
@@ -404,7 +406,7 @@ static int secure_last(struct walk *w)
 	struct walk again;
 	int rc;
 
-	if (w->pool->read_only || w->known_end || !w->any)
+	if (w->pool->read_only || !w->any || w->before.position < w->spans[w->span].end)
 		return 0;
 	do {
 		/* With too few members the pool is not going to be written to. */
@@ -434,9 +436,9 @@ int journal_replay(struct pool *pool, const struct journal_position *from, recor
 	}
 	if (!rc) {
 		*end = w.at;
-		end->position = w.behind;
-		*window = w.window > w.behind ? w.window : w.behind;
-		pool->journal->replayed_last = w.any ? w.before.position : w.behind;
+		*window = w.window > w.at.position ? w.window : w.at.position;
+		pool->journal->replayed_last = w.any ? w.before.position : w.at.position;
+		pool->journal->replayed_all = !w.silent;
 		rc = secure_last(&w);
 	}
 	walk_end(&w);

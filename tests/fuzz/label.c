@@ -23,7 +23,7 @@ enum {
 	SEGMENT_IS_OPEN,
 	SEGMENT_IS_CLOSED,
 	SPAN_ENDED,
-	SPAN_CURRENT,
+	SPAN_LAST,
 	OWNER_PLACED,
 	OWNER_NOT_PLACED,
 };
@@ -44,8 +44,8 @@ struct fuzz_type fuzz_types[] = {
 	[SEGMENT_IS_RESERVED] = {"a reserved segment", 0},
 	[SEGMENT_IS_OPEN] = {"an open segment", 0},
 	[SEGMENT_IS_CLOSED] = {"a closed segment", 0},
-	[SPAN_ENDED] = {"a span with an end", 0},
-	[SPAN_CURRENT] = {"a span without an end", 0},
+	[SPAN_ENDED] = {"a span that another follows", 0},
+	[SPAN_LAST] = {"the last span", 0},
 	[OWNER_PLACED] = {"an earlier owner whose place is known", 0},
 	[OWNER_NOT_PLACED] = {"an earlier owner whose place is not known", 0},
 	{NULL, 0},
@@ -61,7 +61,7 @@ static void count(const struct label *label)
 	for (unsigned i = 0; i < label->root_segment_count; i++)
 		fuzz_reach(SEGMENT_IS_RESERVED + label->root_segments[i].state - SEGMENT_RESERVED);
 	for (unsigned i = 0; i < label->span_count; i++)
-		fuzz_reach(label->spans[i].end ? SPAN_ENDED : SPAN_CURRENT);
+		fuzz_reach(i + 1 < label->span_count ? SPAN_ENDED : SPAN_LAST);
 	for (unsigned i = 0; i < label->other_count; i++)
 		fuzz_reach(label->others[i].to ? OWNER_PLACED : OWNER_NOT_PLACED);
 }

@@ -95,8 +95,8 @@ static void fill_root(struct label *label, unsigned kind)
 	label->span_count = 2;
 	label->spans[0] = (struct journal_span){
 		.epoch = 1, .start = {0, 1, 0, 1}, .end = 32768, .window = 65536};
-	label->spans[1] =
-		(struct journal_span){.epoch = 2, .start = {65536, 60, 98, 2}, .window = 131072};
+	label->spans[1] = (struct journal_span){
+		.epoch = 2, .start = {65536, 60, 98, 2}, .end = 65536, .window = 131072};
 	label->other_count = 2;
 	label->others[0] =
 		(struct label_owner){.epoch = 1, .host = "alpha", .from = 28672, .to = 65536};

@@ -166,6 +166,37 @@ static void an_owner_that_was_away_looks_before_it_acknowledges(void **state)
 	}
 }
 
+/* A batch that was never durable stands on a device that cannot be read when the next owner goes on
+ * without it. Later it can be read again, and is not what the log went on with. */
+static void what_a_silent_device_has_is_not_believed_later(void **state)
+{
+	unsigned silent = 0;
+
+	for (uint64_t seed = 0; seed < 60; seed++) {
+		unsigned spans;
+
+		rig_new(seed, 3, 1, 256 * 1024);
+		open_well(true);
+		assert_int_equal(work(1 + (unsigned)draw(5)), 0);
+		sim_cut_power_at(rig->engine, 1 + draw(3));
+		work(8);
+		crash(SIM_RANDOM);
+		spans = rig->label.span_count;
+		sim_fail_device_reads(rig->world, "d0", -EIO);
+		open_well(true);
+		silent += rig->label.span_count > spans;
+		sim_fail_device_reads(rig->world, "d0", 0);
+		assert_int_equal(add(1 + (unsigned)draw(3)), 0);
+		for (unsigned i = 0; i < 3; i++) {
+			crash(SIM_LOSE_ALL);
+			open_well(true);
+			assert_int_equal(add(1), 0);
+		}
+		rig_free();
+	}
+	assert_true(silent > 20);
+}
+
 static void too_many_owners_not_known_dead_are_refused(void **state)
 {
 	int rc = 0;
@@ -191,6 +222,7 @@ int main(void)
 		cmocka_unit_test(nothing_is_written_where_an_old_owner_may),
 		cmocka_unit_test(an_owner_that_wakes_up_stops),
 		cmocka_unit_test(an_owner_that_was_away_looks_before_it_acknowledges),
+		cmocka_unit_test(what_a_silent_device_has_is_not_believed_later),
 		cmocka_unit_test(too_many_owners_not_known_dead_are_refused),
 	};
 

@@ -3,6 +3,7 @@
 #include "pool_fixture.h"
 
 #include "common/log.h"
+#include "pool/format.h"
 
 #define DEVICE_SIZE (8ull << 20)
 
@@ -249,11 +250,25 @@ static void test_the_owner_before_a_claim_may_be_alive(void **state)
 	assert_true(at > 4 * FIXTURE_DEVICES);
 }
 
+/* What a host does between taking the pool by force and being killed. */
+enum life { KILLED_AT_ONCE, WITH_A_CHECKPOINT, CLOSED_AND_OPENED };
+
+static void live(struct host *h, enum life life)
+{
+	struct error error;
+
+	if (life == WITH_A_CHECKPOINT)
+		assert_int_equal(pool_checkpoint(h->pool), 0);
+	if (life == CLOSED_AND_OPENED) {
+		assert_int_equal(pool_close(h->pool, &error), 0);
+		host_must_open(h);
+	}
+}
+
 /* Hosts that take the pool from each other by force, again and again, and come back. */
-static void take_turns(unsigned hosts, bool clean_lives)
+static void take_turns(unsigned hosts, enum life life)
 {
 	static const char *const names[] = {"alpha", "beta", "gamma"};
-	struct error error;
 	struct host h[3];
 	char value[16] = "";
 
@@ -269,11 +284,7 @@ static void take_turns(unsigned hosts, bool clean_lives)
 		host_must_have(now, "turn", value);
 		snprintf(value, sizeof(value), "%u", i);
 		host_must_set(now, "turn", value);
-		assert_int_equal(pool_checkpoint(now->pool), 0);
-		if (clean_lives) {
-			assert_int_equal(pool_close(now->pool, &error), 0);
-			host_must_open(now);
-		}
+		live(now, life);
 		host_kill(now);
 	}
 	for (unsigned i = 0; i < hosts; i++)
@@ -283,10 +294,10 @@ static void take_turns(unsigned hosts, bool clean_lives)
 
 static void test_hosts_may_take_turns_by_force(void **state)
 {
-	take_turns(2, false);
-	take_turns(3, false);
-	take_turns(2, true);
-	take_turns(3, true);
+	for (enum life life = KILLED_AT_ONCE; life <= CLOSED_AND_OPENED; life++) {
+		take_turns(2, life);
+		take_turns(3, life);
+	}
 }
 
 /* Hosts that never come back hold room until somebody says that they are dead. */
@@ -321,9 +332,75 @@ static void test_an_admin_vouches_for_hosts_that_stay_away(void **state)
 	fixture_free(&f);
 }
 
+/* --- labels ----------------------------------------------------------------------------------- */
+
+static struct segment_row widest_segment(void)
+{
+	struct segment_row row = {.id = 1ull << 32,
+		.state = SEGMENT_RESERVED,
+		.generation = 1,
+		.data = POOL_WIDTH_MAX - 1,
+		.parity = 1,
+		.matrix = 1,
+		.cell = BLOCK_SIZE};
+
+	for (uint16_t i = 0; i < POOL_WIDTH_MAX; i++)
+		row.chunks[i].device = i;
+	return row;
+}
+
+static void test_the_fullest_label_fits(void **state)
+{
+	static struct label label, again;
+	static uint8_t body[LABEL_BODY];
+
+	label.epoch = 100;
+	label.state = LABEL_OPEN;
+	label.device_count = POOL_DEVICES_MAX;
+	label.root.extent_count = sizeof(label.root.extents) / sizeof(label.root.extents[0]);
+	label.root_segment_count = ROOT_SEGMENTS_MAX;
+	for (unsigned i = 0; i < ROOT_SEGMENTS_MAX; i++)
+		label.root_segments[i] = widest_segment();
+	label.span_count = SPANS_MAX;
+	label.other_count = OWNERS_MAX;
+	assert_int_equal(label_encode(&label, body), 0);
+	assert_int_equal(label_decode(&again, body), 0);
+	assert_int_equal(again.other_count, OWNERS_MAX);
+}
+
+/* --- again and again -------------------------------------------------------------------------- */
+
+/* Neither a life nor an opening that ends by a kill, wherever, uses anything up. */
+static void test_kills_do_not_add_up(void **state)
+{
+	struct host alpha;
+	unsigned died = 0;
+	char value[16] = "";
+
+	make(4);
+	alpha = host("alpha", 1);
+	for (unsigned i = 0; i < 200; i++) {
+		sim_cut_host_at(alpha.engine, i % 4 ? 1 + i : 0);
+		if (host_open(&alpha)) {
+			died++;
+		} else {
+			sim_cut_host_at(alpha.engine, 0);
+			host_must_have(&alpha, "life", value);
+			snprintf(value, sizeof(value), "%u", i);
+			host_must_set(&alpha, "life", value);
+		}
+		host_kill(&alpha);
+	}
+	assert_true(died > 20);
+	host_free(&alpha);
+	fixture_free(&f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_the_fullest_label_fits),
+		cmocka_unit_test(test_kills_do_not_add_up),
 		cmocka_unit_test(test_the_owner_before_a_claim_may_be_alive),
 		cmocka_unit_test(test_hosts_may_take_turns_by_force),
 		cmocka_unit_test(test_an_admin_vouches_for_hosts_that_stay_away),
