@@ -278,16 +278,6 @@ uint64_t env_applied(const struct env *env)
 	return lsn;
 }
 
-uint64_t env_image_lsn(const struct env *env)
-{
-	uint64_t lsn;
-
-	pthread_mutex_lock(&writable(env)->lock);
-	lsn = env->image_lsn;
-	pthread_mutex_unlock(&writable(env)->lock);
-	return lsn;
-}
-
 bool env_replay_from(const struct env *env, struct journal_position *position)
 {
 	bool dirty;

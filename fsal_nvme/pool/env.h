@@ -26,11 +26,12 @@ void txn_urgent_begin(void);
 void txn_urgent_end(void);
 
 /*
- * Replay in two rounds over the same records: first the pool's own environment alone, so that the
- * segment table is the newest; then, the table in memory, the volumes, each from its newest image.
- * One round cannot do: the image that was the newest when a record was written may be gone by now.
- * Changes of volumes that do not exist any more are passed over. txn_replay() is the first, then
- * the second, for one record.
+ * Replay applies one record's payload, each change to its environment if the LSN is later than that
+ * environment's image, in two rounds over the same records: first the pool's own environment alone,
+ * so that the segment table is the newest; then, the table in memory, the volumes, each from its
+ * newest image, loaded as they are met. One round cannot do: the image that was the newest when a
+ * record was written may be gone by now. Changes of volumes that do not exist any more are passed
+ * over.
  */
 int txn_replay_pool(struct pool *pool, uint64_t lsn, const void *payload, size_t length);
 int txn_replay_volumes(struct pool *pool, uint64_t lsn, const void *payload, size_t length);

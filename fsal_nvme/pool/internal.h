@@ -254,15 +254,9 @@ int env_create(struct pool *pool, uint32_t volume, const struct image_row *image
 void env_destroy(struct env *env); /* no users */
 uint32_t env_volume(const struct env *env);
 uint64_t env_applied(const struct env *env); /* LSN of the last transaction in it */
-uint64_t env_image_lsn(const struct env *env); /* ... in its newest image */
 /* Where replay must start for this env; false when its image is up to date. */
 bool env_replay_from(const struct env *env, struct journal_position *position);
 void env_set_image(struct env *env, uint64_t lsn, const struct journal_position *from);
-/*
- * Replay: applies one record's payload, each operation to its environment if the LSN is later than
- * that environment's image (loading environments as they are met).
- */
-int txn_replay(struct pool *pool, uint64_t lsn, const void *payload, size_t length);
 /* Runs when the transaction commits (after the LSN is known, before locks go) or is abandoned;
  * called with lsn 0 then. Allocated by the caller, freed by `run`. */
 struct txn_hook {

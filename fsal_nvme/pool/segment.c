@@ -12,9 +12,10 @@
  * the reserve that lets a full pool delete and checkpoint.
  */
 #include <assert.h>
+#include <limits.h>
 #include <stdio.h>
 
-#include "pool/internal.h"
+#include "pool/row.h"
 
 #define COMPACTION_SEGMENTS 2u /* that it always finds, beside the images */
 
@@ -212,15 +213,6 @@ int segment_list(struct pool *pool, struct segment ***segments, unsigned *count)
 /* --- recording and freeing ---------------------------------------------------------------------
  */
 
-static struct bytes segment_key(uint8_t key[9], uint8_t prefix, uint64_t id)
-{
-	struct writer w = writer_on(key, 9);
-
-	put_u8(&w, prefix);
-	put_be64(&w, id);
-	return (struct bytes){key, 9};
-}
-
 int txn_own_pool(struct txn *txn)
 {
 	uint8_t key = KEY_SEGMENT;
@@ -232,32 +224,13 @@ int txn_own_pool(struct txn *txn)
 
 int segment_record(struct txn *txn, struct segment *segment)
 {
-	uint8_t key[9], value[SEGMENT_ROW_MAX];
+	uint8_t key[ROW_KEY_MAX], value[SEGMENT_ROW_MAX];
 	struct writer w = writer_on(value, sizeof(value));
 
 	assert(!segment->freed);
 	segment_row_encode(&segment->row, &w);
-	return txn_put(txn, pool_env(txn_pool(txn)), segment_key(key, KEY_SEGMENT, segment->id),
+	return txn_put(txn, pool_env(txn_pool(txn)), key_segment(key, KEY_SEGMENT, segment->id),
 		(struct bytes){value, (size_t)(w.at - value)});
-}
-
-/* Deletes all keys that begin with the prefix and the segment's id. */
-static int delete_keys(struct txn *txn, uint8_t prefix, uint64_t id)
-{
-	struct env *env = pool_env(txn_pool(txn));
-	uint8_t key[9], copy[POOL_KEY_MAX];
-	struct bytes first = segment_key(key, prefix, id), found, value;
-	int rc;
-
-	while (!(rc = txn_seek(txn, env, first, &found, &value))) {
-		if (found.length < 9 || memcmp(found.data, key, 9))
-			return 0;
-		memcpy(copy, found.data, found.length);
-		rc = txn_delete(txn, env, (struct bytes){copy, found.length});
-		if (rc)
-			return rc;
-	}
-	return rc == -ENOENT ? 0 : rc;
 }
 
 struct free_hook {
@@ -281,7 +254,8 @@ int segment_free(struct txn *txn, struct segment *segment)
 {
 	struct pool *pool = txn_pool(txn);
 	struct free_hook *hook;
-	uint8_t key[9];
+	unsigned all = UINT_MAX;
+	uint8_t key[ROW_KEY_MAX];
 	int rc;
 
 	assert(!segment->freed);
@@ -292,11 +266,11 @@ int segment_free(struct txn *txn, struct segment *segment)
 		return -ENOMEM;
 	*hook = (struct free_hook){.hook.run = free_committed, .pool = pool, .segment = segment};
 	txn_on_end(txn, &hook->hook);
-	rc = delete_keys(txn, KEY_SUMS, segment->id);
+	rc = keys_delete(txn, key_segment(key, KEY_SUMS, segment->id), &all);
 	if (!rc)
-		rc = delete_keys(txn, KEY_TAIL, segment->id);
+		rc = keys_delete(txn, key_segment(key, KEY_TAIL, segment->id), &all);
 	if (!rc)
-		rc = txn_delete(txn, pool_env(pool), segment_key(key, KEY_SEGMENT, segment->id));
+		rc = txn_delete(txn, pool_env(pool), key_segment(key, KEY_SEGMENT, segment->id));
 	return rc;
 }
 

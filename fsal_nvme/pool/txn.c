@@ -725,13 +725,6 @@ int txn_replay_volumes(struct pool *pool, uint64_t lsn, const void *payload, siz
 	return replay_record(pool, lsn, payload, length, true);
 }
 
-int txn_replay(struct pool *pool, uint64_t lsn, const void *payload, size_t length)
-{
-	int rc = txn_replay_pool(pool, lsn, payload, length);
-
-	return rc ? rc : txn_replay_volumes(pool, lsn, payload, length);
-}
-
 int txn_replay_end(struct pool *pool)
 {
 	struct env **envs;

@@ -482,8 +482,7 @@ static void test_threads(void **state)
 	env_put(b);
 	fake_close(fake.pool);
 	fake_open(2);
-	replay_all(txn_replay_pool);
-	replay_all(txn_replay_volumes);
+	replay_all();
 	assert_int_equal(env_get(fake.pool, 1, &a), 0);
 	assert_int_equal(env_get(fake.pool, 2, &b), 0);
 	assert_true(digest(a, &count) == digests[0]);

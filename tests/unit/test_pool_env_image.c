@@ -61,7 +61,6 @@ static void test_image_round_trip(void **state)
 	assert_true(digest(loaded, &loaded_count) == before);
 	assert_int_equal(loaded_count, count);
 	assert_int_equal(env_applied(loaded), lsn);
-	assert_int_equal(env_image_lsn(loaded), lsn);
 	assert_false(env_replay_from(loaded, &from));
 	put_one(loaded, "k", "v");
 	expect(loaded, "k", "v");
@@ -92,8 +91,7 @@ static void test_image_and_the_journal_after_it(void **state)
 	fake_open(2);
 	env_destroy(fake.pool->env);
 	assert_int_equal(env_create(fake.pool, 0, &own, &fake.pool->env), 0);
-	replay_all(txn_replay_pool);
-	replay_all(txn_replay_volumes);
+	replay_all();
 	check_replayed(volume_digest, own_digest, lsn);
 }
 
@@ -110,8 +108,7 @@ static void test_replay_loads_only_what_it_must(void **state)
 	env_put(env);
 	fake_close(fake.pool);
 	fake_open(2);
-	replay_all(txn_replay_pool);
-	replay_all(txn_replay_volumes);
+	replay_all();
 	assert_null(fake.pool->volumes);
 	assert_int_equal(env_get(fake.pool, 1, &env), 0);
 	expect(env, "k", "v");

@@ -137,16 +137,15 @@ static void test_replay_makes_the_same(void **state)
 	fake_close(fake.pool);
 
 	fake_open(2);
-	replay_all(txn_replay_pool);
-	replay_all(txn_replay_volumes);
+	replay_all();
 	check_replayed(volume_digest, own_digest, lsn);
 	/* Once more changes nothing: all of it is applied. */
-	replay_all(txn_replay);
+	replay_all();
 	check_replayed(volume_digest, own_digest, lsn);
 	fake_close(fake.pool);
 
 	fake_open(3);
-	replay_all(txn_replay);
+	replay_all();
 	check_replayed(volume_digest, own_digest, lsn);
 }
 
@@ -162,13 +161,12 @@ static void test_replay_passes_over_deleted_volumes(void **state)
 	commit(txn);
 	fake_close(fake.pool);
 	fake_open(2);
-	replay_all(txn_replay_pool);
-	replay_all(txn_replay_volumes);
+	replay_all();
 	assert_null(fake.pool->volumes);
 	assert_int_equal(env_get(fake.pool, 1, &env), -ENOENT);
 	fake_close(fake.pool);
 	fake_open(3);
-	replay_all(txn_replay);
+	replay_all();
 	assert_null(fake.pool->volumes);
 }
 
@@ -178,12 +176,12 @@ static void test_replay_of_what_cannot_be(void **state)
 	static const uint8_t put[] = {CHANGE_PUT, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0, 'k', 'v', 9};
 
 	log_set_sink(quiet);
-	assert_int_equal(txn_replay(fake.pool, 9, delete, sizeof(delete)), -EBADMSG);
-	assert_int_equal(txn_replay(fake.pool, 10, put, sizeof(put)), -EBADMSG);
+	assert_int_equal(txn_replay_pool(fake.pool, 9, delete, sizeof(delete)), -EBADMSG);
+	assert_int_equal(txn_replay_pool(fake.pool, 10, put, sizeof(put)), -EBADMSG);
 	assert_int_equal(txn_replay_end(fake.pool), 0);
 	expect(fake.pool->env, "k", NULL); /* a record that is not whole is not begun */
-	assert_int_equal(txn_replay(fake.pool, 11, put, sizeof(put) - 1), 0);
-	assert_int_equal(txn_replay(fake.pool, 12, delete, sizeof(delete)), 0);
+	assert_int_equal(txn_replay_pool(fake.pool, 11, put, sizeof(put) - 1), 0);
+	assert_int_equal(txn_replay_pool(fake.pool, 12, delete, sizeof(delete)), 0);
 	expect(fake.pool->env, "k", NULL);
 	log_set_sink(NULL);
 }
