@@ -11,8 +11,9 @@
 #include "pool/internal.h"
 
 #define CELL_DEFAULT (128u << 10)
-#define SLOT_ROWS_LEAST 8u
-#define SLOT_ROWS_MOST 512u
+#define CHUNK_WANTED (16u << 20) /* so that small cells do not make too many segments */
+#define ROWS_LEAST 8u
+#define ROWS_WANTED 512u
 #define SLOTS_WANTED 1000u
 #define SLOTS_LEAST 100u
 #define JOURNAL_LEAST (16ull << 20)
@@ -183,78 +184,113 @@ static uint64_t slots_space(uint64_t size, uint64_t journal)
 	return size > other ? size - other : 0;
 }
 
-/* The largest slots of which the smallest device has 1,000; small devices have fewer. */
+/* A chunk is as large as one may be, or has CHUNK_WANTED bytes and ROWS_WANTED rows. */
+static bool large_enough(uint32_t rows, uint32_t cell)
+{
+	uint64_t bytes = (uint64_t)rows * cell;
+
+	return 2 * bytes > CHUNK_MOST || (bytes >= CHUNK_WANTED && rows >= ROWS_WANTED);
+}
+
+/* As large as is wanted, but so that a device has 1,000 slots; small devices have fewer. */
 static uint32_t choose_rows(const struct pool_create_options *o, uint32_t cell, uint64_t space)
 {
-	uint32_t rows = SLOT_ROWS_MOST;
+	uint32_t rows = ROWS_LEAST;
 	struct layout layout;
 
 	if (o->slot_rows)
 		return o->slot_rows;
-	for (;; rows /= 2) {
-		layout_compute(&layout, o->data, o->parity, cell, rows);
-		if (space / layout_slot_size(&layout) >= SLOTS_WANTED || rows <= SLOT_ROWS_LEAST)
-			return rows;
+	for (; !large_enough(rows, cell); rows *= 2) {
+		layout_compute(&layout, o->data, o->parity, cell, 2 * rows);
+		if (space / layout_slot_size(&layout) < SLOTS_WANTED)
+			break;
 	}
+	return rows;
 }
 
-static uint64_t smallest_device(struct creation *c, unsigned *which)
+static uint64_t smallest(const uint64_t *sizes, unsigned count)
 {
-	uint64_t smallest = UINT64_MAX;
+	uint64_t least = sizes[0];
 
-	for (unsigned i = 0; i < c->options->device_count; i++) {
-		uint64_t size = device_info(c->devices[i])->size;
-
-		if (size < smallest) {
-			smallest = size;
-			*which = i;
-		}
-	}
-	return smallest;
+	for (unsigned i = 1; i < count; i++)
+		if (sizes[i] < least)
+			least = sizes[i];
+	return least;
 }
 
-static void header_fill(
-	struct creation *c, unsigned i, uint32_t cell, uint32_t rows, uint64_t journal)
+static void place_parts(struct device_header *h, uint64_t size, uint64_t journal)
 {
-	struct device_header *h = &c->headers[i];
 	struct layout layout;
 
-	layout_compute(&layout, c->options->data, c->options->parity, cell, rows);
-	h->id = (uint16_t)i;
-	h->data = (uint8_t)c->options->data;
-	h->parity = (uint8_t)c->options->parity;
-	h->matrix = 1;
-	h->cell = cell;
-	h->slot_rows = rows;
+	layout_compute(&layout, h->data, h->parity, h->cell, h->slot_rows);
 	h->slot_size = layout_slot_size(&layout);
-	h->size = device_info(c->devices[i])->size;
+	h->size = size;
 	h->journal_offset = BLOCK_SIZE + LABEL_AREA;
 	h->journal_size = journal;
 	h->slots_offset = h->journal_offset + journal;
-	h->label_b_offset = h->size - BLOCK_SIZE - LABEL_AREA;
-	h->slot_count = (uint32_t)(slots_space(h->size, journal) / h->slot_size);
-	h->created = engine_time(c->engine);
-	memcpy(h->pool, c->label.pool, 16);
-	uuid_make(c->engine, h->uuid);
+	h->label_b_offset = size - BLOCK_SIZE - LABEL_AREA;
+	h->slot_count = (uint32_t)(slots_space(size, journal) / h->slot_size);
+}
+
+static int check_slots(const struct pool_create_options *o, const struct device_header *h,
+	const char *path, struct error *error)
+{
+	uint8_t block[BLOCK_SIZE];
+	struct device_header again;
+
+	if (h->slot_count < (o->slot_rows ? 4 : SLOTS_LEAST))
+		return error_set(error, -EINVAL, path,
+			"the device is too small: %llu MiB hold %u slots of %u KiB, %u are needed; "
+			"use a larger device or a smaller --cell",
+			(unsigned long long)(h->size >> 20), h->slot_count, h->slot_size >> 10,
+			SLOTS_LEAST);
+	if (device_header_encode(h, block) || device_header_decode(&again, block))
+		return error_set(error, -EINVAL, path,
+			"%u slots of %u rows of %u KiB are no geometry that can be opened",
+			h->slot_count, h->slot_rows, h->cell >> 10);
+	return 0;
+}
+
+int geometry_plan(const struct pool_create_options *o, const uint64_t *sizes,
+	struct device_header *headers, struct error *error)
+{
+	uint64_t least = smallest(sizes, o->device_count), journal = journal_size(o, least);
+	uint32_t cell = o->cell ? o->cell : CELL_DEFAULT;
+	uint32_t rows = choose_rows(o, cell, slots_space(least, journal));
+	int rc = 0;
+
+	for (unsigned i = 0; !rc && i < o->device_count; i++) {
+		headers[i] = (struct device_header){
+			.id = (uint16_t)i,
+			.data = (uint8_t)o->data,
+			.parity = (uint8_t)o->parity,
+			.matrix = 1,
+			.cell = cell,
+			.slot_rows = rows,
+		};
+		place_parts(&headers[i], sizes[i], journal);
+		rc = check_slots(o, &headers[i], o->devices[i].path, error);
+	}
+	return rc;
 }
 
 static int plan(struct creation *c)
 {
 	const struct pool_create_options *o = c->options;
-	uint32_t cell = o->cell ? o->cell : CELL_DEFAULT, rows;
-	unsigned which = 0;
-	uint64_t smallest = smallest_device(c, &which), journal = journal_size(o, smallest);
+	uint64_t sizes[POOL_DEVICES_MAX];
+	int rc;
 
-	rows = choose_rows(o, cell, slots_space(smallest, journal));
-	uuid_make(c->engine, c->label.pool);
 	for (unsigned i = 0; i < o->device_count; i++)
-		header_fill(c, i, cell, rows, journal);
-	if (c->headers[which].slot_count < (o->slot_rows ? 4 : SLOTS_LEAST))
-		return error_set(c->error, -EINVAL, o->devices[which].path,
-			"the device is too small: %llu MiB hold %u slots of %u KiB, %u are needed; "
-			"use a larger device or a smaller --cell",
-			(unsigned long long)(smallest >> 20), c->headers[which].slot_count,
-			c->headers[which].slot_size >> 10, SLOTS_LEAST);
+		sizes[i] = device_info(c->devices[i])->size;
+	rc = geometry_plan(o, sizes, c->headers, c->error);
+	if (rc)
+		return rc;
+	uuid_make(c->engine, c->label.pool);
+	for (unsigned i = 0; i < o->device_count; i++) {
+		memcpy(c->headers[i].pool, c->label.pool, 16);
+		uuid_make(c->engine, c->headers[i].uuid);
+		c->headers[i].created = engine_time(c->engine);
+	}
 	return 0;
 }
 

@@ -124,7 +124,7 @@ static bool geometry_valid(const struct device_header *h)
 		return false;
 	if (h->matrix != 1 || !h->slot_rows || h->slot_rows > (1u << 20) || !h->slot_count)
 		return false;
-	if ((uint64_t)h->slot_rows * h->cell > (1u << 30))
+	if ((uint64_t)h->slot_rows * h->cell > CHUNK_MOST)
 		return false;
 	layout_compute(&layout, h->data, h->parity, h->cell, h->slot_rows);
 	if (layout_slot_size(&layout) != h->slot_size)

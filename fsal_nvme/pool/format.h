@@ -32,6 +32,7 @@
 #define SPANS_MAX 12u
 #define OWNERS_MAX 12u
 #define PAGE_ENTRIES 1000u /* checksums in a page */
+#define CHUNK_MOST (1u << 30) /* bytes of cells in a slot */
 
 /* Where an epoch's labels stand in the area that begins at `area`. */
 static inline uint64_t label_place(uint64_t area, uint64_t epoch)

@@ -394,6 +394,13 @@ void owners_name(const struct label *label, char *text, size_t size);
 void members_run(struct pool *pool, struct io *ios, unsigned count);
 unsigned members_usable(const struct pool *pool);
 
+/* --- creation (create.c) ------------------------------------------------------------------ */
+
+/* Where everything lies on devices of these sizes; no identities yet. -EINVAL: a device is too
+ * small, or nothing that can be opened again comes of it. */
+int geometry_plan(const struct pool_create_options *options, const uint64_t *sizes,
+	struct device_header *headers, struct error *error);
+
 /* --- placement (place.c) ------------------------------------------------------------------ */
 
 /* Chooses devices and slots for a new segment and takes them: fills data, parity, chunks.
