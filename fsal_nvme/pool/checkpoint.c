@@ -2,159 +2,110 @@
 /*
  * Checkpoints: images of environments, then a root that names them, then the journal is trimmed.
  *
- * A volume's image is recorded in the pool's environment by a transaction that also frees the image
- * before it. The pool environment's own image is named by the label: its segments are closed, the
- * label is written, and only then a transaction frees the old root's segments. A crash between any
- * two steps leaves segments that nothing refers to; the next opening frees them.
+ * A volume's image is recorded in the pool's environment by a transaction, the pool environment's
+ * own is named by the label: its segments are closed, the label is written. Only then the segments
+ * of the image before it are freed. A crash between any two steps leaves segments that nothing
+ * refers to; the next opening frees them, and maintenance those that a failure leaves.
  */
 #include "pool/env.h"
-#include "pool/internal.h"
 
-static struct bytes image_key(uint8_t key[9], uint32_t volume)
+#include <assert.h>
+
+#define IMAGE_RECORDS 2u /* blocks of journal for an image, besides one for each segment */
+
+static int put_image(struct txn *txn, uint32_t volume, const struct image_row *image,
+	struct image_row *old, bool seal)
 {
-	struct writer w = writer_on(key, 9);
-
-	put_u8(&w, KEY_IMAGE);
-	for (int i = 3; i >= 0; i--)
-		put_u8(&w, (uint8_t)(volume >> (8 * i)));
-	put_u32(&w, 0); /* part 0 */
-	return (struct bytes){key, 9};
-}
-
-static int free_segment(struct txn *txn, uint64_t id)
-{
-	struct segment *segment = segment_get(txn_pool(txn), id);
-	int rc;
-
-	if (!segment)
-		return 0;
-	rc = segment_free(txn, segment);
-	segment_put(segment);
-	return rc;
-}
-
-/* Extents of one segment stand side by side. */
-static int free_image(struct txn *txn, const struct image_row *row)
-{
-	uint64_t last = 0;
-	int rc = 0;
-
-	for (uint32_t i = 0; !rc && i < row->extent_count; i++) {
-		if (row->extents[i].segment != last)
-			rc = free_segment(txn, row->extents[i].segment);
-		last = row->extents[i].segment;
-	}
-	return rc;
-}
-
-static int free_old_image(struct txn *txn, struct bytes key, struct image_row *old)
-{
-	struct bytes value;
-	struct reader r;
-	int rc = txn_get(txn, pool_env(txn_pool(txn)), key, &value);
-
-	if (rc)
-		return rc == -ENOENT ? 0 : rc;
-	r = reader_on(value.data, value.length);
-	rc = image_row_decode(old, &r);
-	return rc ? rc : free_image(txn, old);
-}
-
-static int put_image(struct txn *txn, uint32_t volume, const struct image_row *image, bool seal)
-{
-	struct image_row *old = malloc(sizeof(*old));
-	uint8_t key[9], *value = malloc(2 * sizeof(*image));
-	struct writer w = writer_on(value, 2 * sizeof(*image));
+	uint8_t key[9], value[IMAGE_ROW_SIZE];
+	struct writer w = writer_on(value, sizeof(value));
 	struct volume_row row;
-	int rc = old && value ? 0 : -ENOMEM;
+	int rc = volume_row_get(txn, volume, &row); /* it may be gone by now */
 
 	if (!rc)
-		rc = volume_row_get(txn, volume, &row); /* it may be gone by now */
+		rc = env_find_image(txn, volume, old);
+	image_row_encode(image, &w);
+	assert(!w.overflow);
 	if (!rc)
-		rc = free_old_image(txn, image_key(key, volume), old);
-	if (!rc) {
-		image_row_encode(image, &w);
-		rc = txn_put(txn, pool_env(txn_pool(txn)), (struct bytes){key, 9},
-			(struct bytes){value, (size_t)(w.at - value)});
-	}
+		rc = txn_put(txn, pool_env(txn_pool(txn)), key_image(key, volume, 0),
+			(struct bytes){value, sizeof(value)});
 	if (!rc && seal) {
 		row.sealed = true;
 		rc = volume_row_put(txn, &row);
 	}
-	free(old);
-	free(value);
 	return rc;
 }
 
-/* Records an image that was written, as the volume's newest. Durable on return. */
+/* Records an image that was written, as the volume's newest, and frees the one before. Durable on
+ * return. */
 static int record_image(
 	struct pool *pool, uint32_t volume, const struct image_row *image, bool seal)
 {
+	struct image_row old;
 	struct txn *txn;
 	uint64_t lsn;
 	int rc = txn_begin(pool, NULL, &txn);
 
 	if (!rc) {
-		rc = put_image(txn, volume, image, seal);
+		rc = put_image(txn, volume, image, &old, seal);
 		if (rc)
 			txn_abort(txn);
 		else
 			rc = txn_commit(txn, &lsn);
 	}
-	if (rc)
-		pool_abandon_extents(pool, image->extents, image->extent_count);
-	return rc ? rc : pool_sync(pool, lsn);
+	if (rc) {
+		image_forget(pool, image);
+		return rc;
+	}
+	rc = pool_sync(pool, lsn);
+	if (!rc)
+		image_free(pool, &old);
+	return rc;
 }
 
 static int checkpoint_volume(struct pool *pool, struct env *env, bool seal)
 {
-	struct image_row *image = calloc(1, sizeof(*image));
-	struct segment_row *segments = calloc(ROOT_SEGMENTS_MAX * 4, sizeof(*segments));
-	unsigned count = ROOT_SEGMENTS_MAX * 4;
+	struct image_row image;
 	struct journal_position from;
-	int rc = image && segments ? 0 : -ENOMEM;
+	int rc = image_write(pool, env, &image, &from);
 
 	if (!rc)
-		rc = image_write(pool, env, image, &from, segments, &count);
+		rc = record_image(pool, env_volume(env), &image, seal);
 	if (!rc)
-		rc = record_image(pool, env_volume(env), image, seal);
-	if (!rc)
-		env_set_image(env, image->lsn, &from);
-	free(image);
-	free(segments);
+		env_set_image(env, image.lsn, &from);
 	return rc;
 }
 
-static int free_old_root(struct pool *pool, const struct segment_row *old, unsigned count)
-{
-	struct txn *txn;
-	uint64_t lsn;
-	int rc = count ? txn_begin(pool, NULL, &txn) : -ENOENT;
+/* What a label says of the root. */
+struct root {
+	struct image_row image;
+	struct segment_row segments[ROOT_SEGMENTS_MAX];
+	unsigned count;
+	size_t size; /* of the rows in the label */
+};
 
-	if (rc)
-		return rc == -ENOENT ? 0 : rc;
-	for (unsigned i = 0; !rc && i < count; i++)
-		rc = free_segment(txn, old[i].id);
-	if (rc) {
-		txn_abort(txn);
-		return rc;
-	}
-	return txn_commit(txn, &lsn);
+static int add_root_segment(void *data, struct segment *segment)
+{
+	struct root *root = data;
+
+	root->size += SEGMENT_ROW_SIZE(segment->layout.data + segment->layout.parity);
+	if (root->count == ROOT_SEGMENTS_MAX || root->size > ROOT_ROOM)
+		return -E2BIG;
+	segment_look(segment, &root->segments[root->count++]);
+	return 0;
 }
 
-static int publish_root(struct pool *pool, const struct image_row *image,
-	const struct journal_position *replay, const struct segment_row *segments, unsigned count)
+static void publish_root(
+	struct pool *pool, const struct root *root, const struct journal_position *replay)
 {
 	pthread_mutex_lock(&pool->label_lock);
-	pool->label.root = *image;
-	pool->label.root_segment_count = (uint8_t)count;
-	memcpy(pool->label.root_segments, segments, count * sizeof(*segments));
+	pool->label.root = root->image;
+	pool->label.root_segment_count = (uint8_t)root->count;
+	memcpy(pool->label.root_segments, root->segments, root->count * sizeof(*root->segments));
 	pool->label.replay = *replay;
 	/* Records that moved the window may stand before `replay` now. */
 	pool->label.spans[pool->label.span_count - 1].window = journal_window(pool);
 	journal_prune_spans(&pool->label);
 	pthread_mutex_unlock(&pool->label_lock);
-	return label_write(pool);
 }
 
 static void earlier(struct journal_position *replay, const struct env *env)
@@ -190,57 +141,106 @@ static int note_replay(struct pool *pool, struct env *env, void *data)
 	return 0;
 }
 
+/* The root's image, written, and from where it is to be replayed. */
+static int write_root(struct pool *pool, struct root *root, struct journal_position *from,
+	struct journal_position *replay)
+{
+	int rc = image_write(pool, pool->env, &root->image, from);
+
+	if (rc)
+		return rc;
+	*replay = *from;
+	rc = image_each(pool, &root->image, add_root_segment, root);
+	assert(rc || !root->segments[root->count - 1].next);
+	if (!rc)
+		rc = each_env(pool, note_replay, replay);
+	if (rc)
+		image_forget(pool, &root->image);
+	return rc;
+}
+
 static int checkpoint_root(struct pool *pool)
 {
-	struct image_row *image = calloc(1, sizeof(*image));
-	struct segment_row *segments = calloc(ROOT_SEGMENTS_MAX, sizeof(*segments));
-	struct segment_row *old = calloc(ROOT_SEGMENTS_MAX, sizeof(*old));
-	unsigned count = ROOT_SEGMENTS_MAX, old_count = pool->label.root_segment_count;
+	struct root *root = calloc(1, sizeof(*root));
+	struct image_row old = pool->label.root;
 	struct journal_position from, replay;
-	int rc = image && segments && old ? 0 : -ENOMEM;
+	int rc = root ? write_root(pool, root, &from, &replay) : -ENOMEM;
 
 	if (!rc) {
-		memcpy(old, pool->label.root_segments, old_count * sizeof(*old));
-		rc = image_write(pool, pool->env, image, &from, segments, &count);
+		publish_root(pool, root, &replay);
+		rc = label_write(pool);
 	}
 	if (!rc) {
-		replay = from;
-		rc = each_env(pool, note_replay, &replay);
-	}
-	if (!rc) {
-		rc = publish_root(pool, image, &replay, segments, count);
-	}
-	if (!rc) {
-		env_set_image(pool->env, image->lsn, &from);
+		env_set_image(pool->env, root->image.lsn, &from);
 		journal_trim(pool, replay.position);
-		rc = free_old_root(pool, old, old_count);
+		image_free(pool, &old);
 	}
-	free(image);
-	free(segments);
-	free(old);
+	free(root);
 	return rc;
+}
+
+/* --- how much they need ------------------------------------------------------------------------
+ */
+
+/* In segments. */
+struct needs {
+	uint64_t size; /* bytes of one */
+	uint64_t most; /* of the largest image */
+	uint64_t loaded; /* of all images that may have to be written in one checkpoint */
+};
+
+static uint64_t segments_of(uint64_t bytes, uint64_t size)
+{
+	return (bytes + size - 1) / size;
 }
 
 static int note_size(struct pool *pool, struct env *env, void *data)
 {
-	uint64_t *most = data, bytes = env_bytes(env);
+	struct needs *needs = data;
+	uint64_t segments = segments_of(env_bytes(env), needs->size);
 
-	if (bytes > *most)
-		*most = bytes;
+	if (atomic_load(&env->sealed))
+		return 0;
+	needs->loaded += segments + IMAGE_RECORDS;
+	if (segments > needs->most)
+		needs->most = segments;
 	return 0;
 }
 
-/* A checkpoint writes one image at a time beside the one that it replaces, the pool's own last. */
+/* How many segments the root may have, as they would be made now. */
+static uint64_t root_limit(struct pool *pool)
+{
+	unsigned usable = members_usable(pool), width = pool->k + pool->m;
+	unsigned fit = ROOT_ROOM / SEGMENT_ROW_SIZE(usable < width ? usable : width);
+
+	return fit < ROOT_SEGMENTS_MAX ? fit : ROOT_SEGMENTS_MAX;
+}
+
+/*
+ * A checkpoint writes one image at a time beside the one that it replaces, the pool's own last. Its
+ * own records are a few for each image and no more than a block for each segment, and find room in
+ * what the journal keeps for them: before images that are larger than that, metadata are full. The
+ * pool's own image has to fit into the label as well: before it does not, so are data.
+ */
 void checkpoint_measure(struct pool *pool)
 {
-	uint64_t size = pool_segment_bytes(pool), most = 0, own, left;
+	struct needs needs = {.size = pool_segment_bytes(pool)};
+	uint64_t own, left, need, room;
 
-	if (!size || each_env(pool, note_size, &most))
+	if (!needs.size || each_env(pool, note_size, &needs))
 		return;
-	own = (env_bytes(pool->env) + size - 1) / size;
+	own = segments_of(env_bytes(pool->env), needs.size);
 	left = place_capacity(pool) + segment_stock(pool);
-	atomic_store(&pool->image_segments, (most + size - 1) / size + own);
-	atomic_store(&pool->image_room, left > own ? (left - own) * size : 0);
+	need = needs.most + own;
+	room = left > own ? left - own : 0;
+	if (needs.loaded + own + IMAGE_RECORDS > pool->header.journal_size / 8 / BLOCK_SIZE)
+		room = 0;
+	if (own > root_limit(pool)) {
+		room = 0;
+		need = left;
+	}
+	atomic_store(&pool->image_segments, need);
+	atomic_store(&pool->image_room, room * needs.size);
 }
 
 static int checkpoint_changed(struct pool *pool, struct env *env, void *data)

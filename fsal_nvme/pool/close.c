@@ -19,10 +19,12 @@
  */
 #include <assert.h>
 
+#include "pool/env.h"
 #include "pool/row.h"
 
 #define PIECE_BLOCKS 256u
 #define PIECE_IOS 256u
+#define CLOSED_ROOM (TXN_CHANGE_OVERHEAD + ROW_KEY_MAX + SEGMENT_ROW_MAX) /* of a record */
 
 /* --- headers and pages -------------------------------------------------------------------- */
 
@@ -468,13 +470,19 @@ static int write_frozen_rows(struct pool *pool, struct segment *segment)
 
 /* --- closing ------------------------------------------------------------------------------ */
 
-/* Rows, headers and pages on the devices. */
-static int complete(struct pool *pool, struct segment *segment, uint32_t rows)
+/* Rows, headers and pages are written. */
+static int write_all(struct pool *pool, struct segment *segment, uint32_t rows)
 {
 	int rc = readable(pool, segment) ? segment_wait_rows(pool, segment, rows) : -EIO;
 
-	if (!rc)
-		rc = write_ends(pool, segment, rows);
+	return rc ? rc : write_ends(pool, segment, rows);
+}
+
+/* ... and flushed. */
+static int complete(struct pool *pool, struct segment *segment, uint32_t rows)
+{
+	int rc = write_all(pool, segment, rows);
+
 	return rc ? rc : flush_segment(pool, segment, rows);
 }
 
@@ -514,6 +522,42 @@ int segment_close(struct pool *pool, struct segment *segment)
 	if (!rc)
 		rc = close_records(pool, segment, rows);
 	return rc == -ENOENT ? 0 : rc;
+}
+
+/* One transaction of a closing of many: from list[*done] on, those that fit into it. */
+static int record_many(struct pool *pool, struct segment **list, unsigned count, unsigned *done)
+{
+	unsigned next = *done;
+	struct txn *txn;
+	uint64_t lsn;
+	int rc = txn_begin(pool, NULL, &txn);
+
+	if (rc)
+		return rc;
+	for (; !rc && next < count && txn_room(txn) >= CLOSED_ROOM; next++)
+		rc = record_closed(txn, list[next], segment_rows_used(list[next]));
+	if (rc) {
+		txn_abort(txn);
+		return rc;
+	}
+	rc = txn_commit(txn, &lsn);
+	for (; !rc && *done < next; ++*done)
+		drop_sums(list[*done]);
+	return rc;
+}
+
+int segments_close(struct pool *pool, struct segment **list, unsigned count)
+{
+	unsigned done = 0;
+	int rc = 0;
+
+	for (unsigned i = 0; !rc && i < count; i++)
+		rc = write_all(pool, list[i], segment_rows_used(list[i]));
+	for (unsigned i = 0; !rc && i < count; i++)
+		rc = flush_segment(pool, list[i], segment_rows_used(list[i]));
+	while (!rc && done < count)
+		rc = record_many(pool, list, count, &done);
+	return rc;
 }
 
 /* --- after opening ------------------------------------------------------------------------ */

@@ -14,6 +14,7 @@
 #define CHUNK_WANTED (16u << 20) /* so that small cells do not make too many segments */
 #define ROWS_LEAST 8u
 #define ROWS_WANTED 512u
+#define ENTRY_SIZE 15u /* of an image, besides a segment's row: lengths and key */
 #define SLOTS_WANTED 1000u
 #define SLOTS_LEAST 100u
 #define JOURNAL_LEAST (16ull << 20)
@@ -251,6 +252,30 @@ static int check_slots(const struct pool_create_options *o, const struct device_
 	return 0;
 }
 
+/*
+ * The pool's own image has a row for each segment, and the label one for each segment of that
+ * image. It has to fit when the pool is full and new segments have but one data chunk, twice over,
+ * since other rows come and go.
+ */
+static int check_root(const struct pool_create_options *o, const struct device_header *headers,
+	struct error *error)
+{
+	uint64_t chunk = (uint64_t)headers[0].slot_rows * headers[0].cell, slots = 0, bytes;
+	unsigned width = o->data + o->parity, most = ROOT_ROOM / SEGMENT_ROW_SIZE(o->parity + 1);
+
+	for (unsigned i = 0; i < o->device_count; i++)
+		slots += headers[i].slot_count;
+	bytes = slots / width * (ENTRY_SIZE + SEGMENT_ROW_SIZE(width));
+	if (most > ROOT_SEGMENTS_MAX)
+		most = ROOT_SEGMENTS_MAX;
+	if (2 * bytes <= most * chunk)
+		return 0;
+	return error_set(error, -EINVAL, o->name,
+		"cells of %u KiB make more segments of these devices than a pool can have; use a "
+		"larger --cell",
+		headers[0].cell >> 10);
+}
+
 int geometry_plan(const struct pool_create_options *o, const uint64_t *sizes,
 	struct device_header *headers, struct error *error)
 {
@@ -271,7 +296,7 @@ int geometry_plan(const struct pool_create_options *o, const uint64_t *sizes,
 		place_parts(&headers[i], sizes[i], journal);
 		rc = check_slots(o, &headers[i], o->devices[i].path, error);
 	}
-	return rc;
+	return rc ? rc : check_root(o, headers, error);
 }
 
 static int plan(struct creation *c)

@@ -236,7 +236,7 @@ bool env_is_full(struct env *env)
 
 	mdb_env_info(env->store->mdb, &info);
 	used = info.me_last_pgno + 1;
-	if (file_system_full(env, used) || env_bytes(env) > atomic_load(&env->pool->image_room))
+	if (file_system_full(env, used) || env_bytes(env) >= atomic_load(&env->pool->image_room))
 		return true;
 	if (used <= env->limit)
 		return false;

@@ -152,6 +152,9 @@ struct env *env_find(struct pool *pool, uint32_t volume);
 /* What the pool's environment knows of a volume: its newest image (kind 0: none) and whether it is
  * sealed. -ENOENT when there is no such volume. */
 int env_describe(struct pool *pool, uint32_t volume, struct image_row *image, bool *sealed);
+/* The row of the volume's image, or kind 0: none; and its key. */
+int env_find_image(struct txn *txn, uint32_t volume, struct image_row *image);
+struct bytes key_image(uint8_t key[9], uint32_t volume, uint32_t part);
 /* The volume is deleted: forgets its environment and changes, at once or with the last user. */
 void env_set_gone(struct pool *pool, uint32_t volume);
 

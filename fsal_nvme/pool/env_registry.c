@@ -105,7 +105,7 @@ struct env *env_find(struct pool *pool, uint32_t volume)
 	return env;
 }
 
-static struct bytes image_key(uint8_t key[9], uint32_t volume, uint32_t part)
+struct bytes key_image(uint8_t key[9], uint32_t volume, uint32_t part)
 {
 	struct writer w = writer_on(key, 9);
 
@@ -114,18 +114,19 @@ static struct bytes image_key(uint8_t key[9], uint32_t volume, uint32_t part)
 	return (struct bytes){key, 9};
 }
 
-static int find_image(struct txn *view, uint32_t volume, struct image_row *image)
+int env_find_image(struct txn *txn, uint32_t volume, struct image_row *image)
 {
-	struct env *env = pool_env(txn_pool(view));
+	struct env *env = pool_env(txn_pool(txn));
 	uint8_t key[9];
 	struct bytes value;
 	struct reader r;
 	int rc;
 
-	rc = txn_get(view, env, image_key(key, volume, 1), &value);
+	memset(image, 0, sizeof(*image));
+	rc = txn_get(txn, env, key_image(key, volume, 1), &value);
 	if (rc != -ENOENT)
 		return rc ? rc : -ENOTSUP; /* parts are deltas, which a later version may write */
-	rc = txn_get(view, env, image_key(key, volume, 0), &value);
+	rc = txn_get(txn, env, key_image(key, volume, 0), &value);
 	if (rc)
 		return rc == -ENOENT ? 0 : rc;
 	r = reader_on(value.data, value.length);
@@ -140,10 +141,9 @@ int env_describe(struct pool *pool, uint32_t volume, struct image_row *image, bo
 
 	if (rc)
 		return rc;
-	memset(image, 0, sizeof(*image));
 	rc = volume_row_get(view, volume, &row);
 	if (!rc)
-		rc = find_image(view, volume, image);
+		rc = env_find_image(view, volume, image);
 	if (!rc)
 		*sealed = row.sealed;
 	txn_abort(view);

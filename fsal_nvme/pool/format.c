@@ -193,6 +193,8 @@ void segment_row_encode(const struct segment_row *row, struct writer *w)
 	put_u32(w, row->rows);
 	put_u64(w, row->length);
 	put_u64(w, row->live);
+	if (row->purpose == PURPOSE_IMAGE)
+		put_u64(w, row->next);
 	for (unsigned i = 0; i < (unsigned)row->data + row->parity; i++) {
 		put_u16(w, row->chunks[i].device);
 		put_u32(w, row->chunks[i].slot);
@@ -240,6 +242,8 @@ int segment_row_decode(struct segment_row *row, struct reader *r)
 	row->rows = get_u32(r);
 	row->length = get_u64(r);
 	row->live = get_u64(r);
+	if (row->purpose == PURPOSE_IMAGE)
+		row->next = get_u64(r);
 	if (r->bad || !width_valid(row->data, row->parity))
 		return -EBADMSG;
 	for (unsigned i = 0; i < (unsigned)row->data + row->parity; i++) {
@@ -248,8 +252,6 @@ int segment_row_decode(struct segment_row *row, struct reader *r)
 	}
 	return r->bad || !segment_row_valid(row) ? -EBADMSG : 0;
 }
-
-#define IMAGE_EXTENTS_MAX (sizeof(((struct image_row *)0)->extents) / sizeof(struct extent))
 
 static void position_encode(const struct journal_position *p, struct writer *w)
 {
@@ -279,18 +281,11 @@ void image_row_encode(const struct image_row *row, struct writer *w)
 	put_u64(w, row->lsn);
 	put_u64(w, row->length);
 	put_u64(w, row->hash);
-	put_u32(w, row->extent_count);
-	for (uint32_t i = 0; i < row->extent_count; i++) {
-		put_u64(w, row->extents[i].segment);
-		put_u64(w, row->extents[i].offset);
-		put_u64(w, row->extents[i].length);
-	}
+	put_u64(w, row->segment);
 }
 
 int image_row_decode(struct image_row *row, struct reader *r)
 {
-	uint64_t total = 0;
-
 	memset(row, 0, sizeof(*row));
 	if (get_u8(r) != 1)
 		return -EBADMSG;
@@ -298,18 +293,8 @@ int image_row_decode(struct image_row *row, struct reader *r)
 	row->lsn = get_u64(r);
 	row->length = get_u64(r);
 	row->hash = get_u64(r);
-	row->extent_count = get_u32(r);
-	if (r->bad || row->extent_count > IMAGE_EXTENTS_MAX || row->kind > IMAGE_DELTA)
-		return -EBADMSG;
-	for (uint32_t i = 0; i < row->extent_count; i++) {
-		row->extents[i].segment = get_u64(r);
-		row->extents[i].offset = get_u64(r);
-		row->extents[i].length = get_u64(r);
-		if (row->extents[i].length > (1ull << 40) || row->extents[i].offset > (1ull << 40))
-			return -EBADMSG;
-		total += row->extents[i].length;
-	}
-	return r->bad || total != row->length ? -EBADMSG : 0;
+	row->segment = get_u64(r);
+	return r->bad || row->kind > IMAGE_DELTA ? -EBADMSG : 0;
 }
 
 /* --- label

@@ -28,7 +28,7 @@
 #define LABEL_BODY (3 * BLOCK_SIZE)
 #define LABEL_AREA (LABEL_RING * LABEL_SIZE)
 #define LABEL_A_OFFSET BLOCK_SIZE /* bytes from the start of the device to area A */
-#define ROOT_SEGMENTS_MAX 16u
+#define ROOT_SEGMENTS_MAX 64u /* narrow ones: see ROOT_ROOM */
 #define SPANS_MAX 12u
 #define OWNERS_MAX 12u
 #define PAGE_ENTRIES 1000u /* checksums in a page */
@@ -85,7 +85,8 @@ struct segment_row {
 	uint32_t cell;
 	uint32_t rows; /* closed: rows written; open: rows whose checksums are recorded */
 	uint64_t length; /* bytes appended, padding included; closed only */
-	uint64_t live;
+	uint64_t live; /* of an image: its bytes there, from the start */
+	uint64_t next; /* of an image: the segment where it goes on; 0: it ends here */
 	struct chunk_place chunks[POOL_WIDTH_MAX]; /* data first, then parity */
 };
 
@@ -117,13 +118,14 @@ struct label_owner {
 	uint64_t from, to; /* that part; to 0: not known before the journal is replayed */
 };
 
-/* An image of an environment: its bytes lie in extents of PURPOSE_IMAGE segments. */
+/* An image of an environment: its bytes lie in PURPOSE_IMAGE segments, each of which names the
+ * next.
+ */
 enum image_kind { IMAGE_FULL = 1, IMAGE_DELTA = 2 };
 struct image_row {
 	uint8_t kind;
 	uint64_t lsn, length, hash; /* xxh64 of all bytes */
-	uint32_t extent_count;
-	struct extent extents[ROOT_SEGMENTS_MAX * 4];
+	uint64_t segment; /* the first */
 };
 
 enum label_state { LABEL_EXPORTED = 1, LABEL_ASSIGNED = 2, LABEL_OPEN = 3 };
@@ -197,6 +199,8 @@ struct beat {
 int device_header_encode(const struct device_header *header, void *block);
 int device_header_decode(struct device_header *header, const void *block);
 int label_encode(const struct label *label, void *body); /* LABEL_BODY */
+/* Bytes of root_segments that fit into any label. */
+#define ROOT_ROOM 6280u
 int label_decode(struct label *label, const void *body);
 /* Whether this is a label of the pool, of an epoch behind `epoch`. */
 bool label_is_later(const void *body, const uint8_t pool[16], uint64_t epoch);
@@ -212,8 +216,10 @@ int batch_decode(struct batch_header *header, const void *batch, size_t availabl
 /* Only the header's own fields: to learn the length before the rest is read. */
 int batch_peek(struct batch_header *header, const void *block);
 
-/* Rows of the pool's environment; variable length. */
-#define SEGMENT_ROW_MAX (96 + 6 * POOL_WIDTH_MAX)
+/* Rows of the pool's environment. */
+#define SEGMENT_ROW_SIZE(width) (65 + 6 * (width)) /* of an image; others have 8 bytes less */
+#define SEGMENT_ROW_MAX SEGMENT_ROW_SIZE(POOL_WIDTH_MAX)
+#define IMAGE_ROW_SIZE 34
 void segment_row_encode(const struct segment_row *row, struct writer *w);
 int segment_row_decode(struct segment_row *row, struct reader *r);
 void image_row_encode(const struct image_row *row, struct writer *w);

@@ -6,9 +6,12 @@
  *   entries  u16 key length (1..POOL_KEY_MAX), u32 value length, key, value; keys ascend strictly
  *   trailer  u16 0 (no key is empty), u64 number of entries
  *
- * The image row, which stands elsewhere, has the length and the xxh64 of all of it. A full image
- * is kind 1, part 0. Deltas (kind 2, parts 1 and up) are left to a later version; this one refuses
- * them, and images with another version, with -ENOTSUP.
+ * The image row, which stands elsewhere, has the length and the xxh64 of all of it, and names the
+ * first segment. An image has segments of its own: each has as many bytes of it as its row says are
+ * live, from its start on, and names the next. So an image may have any number of them, and a
+ * segment is an image's as long as the row does that names its first. A full image is kind 1, part
+ * 0. Deltas (kind 2, parts 1 and up) are left to a later version; this one refuses them, and images
+ * with another version, with -ENOTSUP.
  *
  * What an image holds is exact: under the environment's write lock a view is begun and its LSN
  * noted, so that no transaction is half in it. The image is only handed out when that LSN is
@@ -29,7 +32,9 @@
 #define READ_PIECE (1024u * 1024)
 #define VALUE_MAX (64u << 20) /* more than a record can hold */
 #define LOAD_BATCH (8u << 20) /* bytes of entries loaded in one LMDB transaction */
-#define EXTENTS_MAX (sizeof(((struct image_row *)0)->extents) / sizeof(struct extent))
+#define PIECE_EXTENTS 64u /* enough for segments of 16 KiB that end early */
+#define EXTENTS_FIRST 64u
+#define FREE_COST (9 + TXN_CHANGE_OVERHEAD) /* of a record, for a segment */
 
 /* --- writing --------------------------------------------------------------------------------- */
 
@@ -41,32 +46,38 @@ struct image_writer {
 	uint8_t *piece;
 	size_t filled;
 	uint64_t entries;
+	struct extent *extents; /* one a segment, from its start on */
+	unsigned extent_count, extent_room;
 };
 
-static bool extent_continues(const struct extent *last, const struct extent *next)
+static int add_extent(struct image_writer *w, const struct extent *extent)
 {
-	return last->segment == next->segment && last->offset + last->length == next->offset;
-}
+	struct extent *last = w->extents + w->extent_count - 1;
 
-static int add_extent(struct image_row *image, const struct extent *extent)
-{
-	struct extent *last = image->extents + image->extent_count - 1;
-
-	if (image->extent_count && extent_continues(last, extent)) {
+	if (w->extent_count && last->segment == extent->segment) {
+		assert(last->length == extent->offset);
 		last->length += extent->length;
 		return 0;
 	}
-	if (image->extent_count == EXTENTS_MAX)
-		return -E2BIG;
-	image->extents[image->extent_count++] = *extent;
+	if (w->extent_count == w->extent_room) {
+		unsigned room = w->extent_room ? 2 * w->extent_room : EXTENTS_FIRST;
+		struct extent *extents = realloc(w->extents, room * sizeof(*extents));
+
+		if (!extents)
+			return -ENOMEM;
+		w->extents = extents;
+		w->extent_room = room;
+	}
+	assert(!extent->offset);
+	w->extents[w->extent_count++] = *extent;
 	return 0;
 }
 
 static int write_piece(struct image_writer *w)
 {
-	struct extent extents[8];
+	struct extent extents[PIECE_EXTENTS];
 	struct iovec iov = {w->piece, w->filled};
-	unsigned count = 8;
+	unsigned count = PIECE_EXTENTS;
 	int rc;
 
 	if (!w->filled)
@@ -76,7 +87,7 @@ static int write_piece(struct image_writer *w)
 	if (rc)
 		return rc;
 	for (unsigned i = 0; i < count; i++) {
-		rc = add_extent(w->image, &extents[i]);
+		rc = add_extent(w, &extents[i]);
 		if (rc) {
 			pool_abandon_extents(w->pool, extents + i, count - i);
 			return rc;
@@ -183,49 +194,38 @@ static int write_stream(struct image_writer *w, const struct env *env, struct vi
 	return rc;
 }
 
-/* Whether an earlier extent of the image lies in the same segment. */
-static bool segment_seen(const struct image_row *image, uint32_t index)
+/* Each segment with a reference; it says what of the image it has, and where that goes on. */
+static int link_segments(struct image_writer *w, struct segment **list)
 {
-	for (uint32_t i = 0; i < index; i++) {
-		if (image->extents[i].segment == image->extents[index].segment)
-			return true;
+	for (unsigned i = 0; i < w->extent_count; i++) {
+		struct segment *segment = segment_get(w->pool, w->extents[i].segment);
+		bool last = i + 1 == w->extent_count;
+
+		if (!segment)
+			return -EIO;
+		list[i] = segment;
+		pthread_mutex_lock(&segment->lock);
+		segment->row.live = w->extents[i].length;
+		segment->row.next = last ? 0 : w->extents[i + 1].segment;
+		pthread_mutex_unlock(&segment->lock);
 	}
-	return false;
-}
-
-static int close_segment(struct pool *pool, uint64_t id, struct segment_row *row)
-{
-	struct segment *segment = segment_get(pool, id);
-	int rc;
-
-	if (!segment)
-		return -EIO;
-	rc = segment_close(pool, segment);
-	if (!rc && row)
-		*row = segment->row;
-	segment_put(segment);
-	return rc;
-}
-
-static int close_segments(struct pool *pool, const struct image_row *image,
-	struct segment_row *segments, unsigned *count)
-{
-	unsigned n = 0, most = *count;
-
-	for (uint32_t i = 0; i < image->extent_count; i++) {
-		int rc;
-
-		if (segment_seen(image, i))
-			continue;
-		if (segments && n == most)
-			return -E2BIG;
-		rc = close_segment(pool, image->extents[i].segment, segments ? segments + n : NULL);
-		if (rc)
-			return rc;
-		n++;
-	}
-	*count = n;
 	return 0;
+}
+
+static int close_segments(struct image_writer *w)
+{
+	struct segment **list = calloc(w->extent_count, sizeof(*list));
+	int rc = list ? 0 : -ENOMEM;
+
+	w->image->segment = w->extents[0].segment;
+	if (!rc)
+		rc = link_segments(w, list);
+	if (!rc)
+		rc = segments_close(w->pool, list, w->extent_count);
+	for (unsigned i = 0; list && i < w->extent_count; i++)
+		segment_put(list[i]);
+	free(list);
+	return rc;
 }
 
 static int take_snapshot(
@@ -243,8 +243,8 @@ static int take_snapshot(
 	return rc;
 }
 
-int image_write(struct pool *pool, struct env *env, struct image_row *image,
-	struct journal_position *from, struct segment_row *segments, unsigned *count)
+int image_write(
+	struct pool *pool, struct env *env, struct image_row *image, struct journal_position *from)
 {
 	struct image_writer w = {.pool = pool, .image = image};
 	struct view *view;
@@ -258,17 +258,105 @@ int image_write(struct pool *pool, struct env *env, struct image_row *image,
 	rc = write_stream(&w, env, view);
 	env_view_end(env, view);
 	if (!rc)
-		rc = pool_settle(pool, image->extents, image->extent_count);
-	if (!rc)
-		rc = close_segments(pool, image, segments, count);
+		rc = close_segments(&w);
 	if (!rc)
 		rc = pool_sync(pool, image->lsn);
 	if (rc) {
 		log_error("the image of volume %u was not written: %s", env->volume, strerror(-rc));
-		pool_abandon_extents(pool, image->extents, image->extent_count);
+		image_forget(pool, image);
 		memset(image, 0, sizeof(*image));
 	}
+	pool_abandon_extents(pool, w.extents, w.extent_count); /* they are live, or nothing */
+	free(w.extents);
 	return rc;
+}
+
+/* --- its segments ------------------------------------------------------------------------------
+ */
+
+static unsigned count_all(struct pool *pool)
+{
+	unsigned count;
+
+	pthread_rwlock_rdlock(&pool->table_lock);
+	count = pool->segment_count;
+	pthread_rwlock_unlock(&pool->table_lock);
+	return count;
+}
+
+int image_each(struct pool *pool, const struct image_row *image,
+	int (*each)(void *data, struct segment *segment), void *data)
+{
+	unsigned most = count_all(pool); /* a row that is wrong may lead back */
+	uint64_t id = image->segment;
+	int rc = 0;
+
+	for (unsigned i = 0; !rc && id && i < most; i++) {
+		struct segment *segment = segment_get(pool, id);
+
+		if (!segment)
+			break;
+		rc = each(data, segment);
+		id = segment->row.next;
+		segment_put(segment);
+	}
+	return rc;
+}
+
+static int forget_segment(void *data, struct segment *segment)
+{
+	pthread_mutex_lock(&segment->lock);
+	segment->row.live = 0;
+	pthread_mutex_unlock(&segment->lock);
+	return 0;
+}
+
+void image_forget(struct pool *pool, const struct image_row *image)
+{
+	image_each(pool, image, forget_segment, NULL);
+	pool_wake_maintenance(pool);
+}
+
+struct freeing {
+	struct txn *txn;
+	uint64_t rest; /* the first that did not fit; 0: none */
+};
+
+static int free_segment(void *data, struct segment *segment)
+{
+	struct freeing *f = data;
+
+	f->rest = 0;
+	if (txn_room(f->txn) >= FREE_COST)
+		return segment->freed ? 0 : segment_free(f->txn, segment);
+	f->rest = segment->id;
+	return -EAGAIN;
+}
+
+static int free_some(struct pool *pool, struct image_row *image)
+{
+	struct freeing f = {.rest = 0};
+	uint64_t lsn;
+	int rc = txn_begin(pool, NULL, &f.txn);
+
+	if (rc)
+		return rc;
+	rc = image_each(pool, image, free_segment, &f);
+	if (rc && rc != -EAGAIN) {
+		txn_abort(f.txn);
+		return rc;
+	}
+	image->segment = f.rest;
+	return txn_commit(f.txn, &lsn);
+}
+
+void image_free(struct pool *pool, const struct image_row *image)
+{
+	struct image_row rest = *image;
+
+	while (rest.segment && !free_some(pool, &rest))
+		;
+	image_forget(pool, &rest);
 }
 
 /* --- decoding ----------------------------------------------------------------------------------
@@ -402,6 +490,7 @@ void image_decoder_release(struct image_decoder *d)
 struct image_loader {
 	struct env *env;
 	const struct image_row *image;
+	uint64_t left; /* bytes of it */
 	MDB_txn *txn; /* NULL between batches */
 	size_t batch; /* bytes in it */
 	struct image_decoder decoder;
@@ -455,11 +544,20 @@ static int load_entry(void *data, struct bytes key, struct bytes value)
 	return l->batch < LOAD_BATCH ? 0 : load_commit(l);
 }
 
-static int load_extent(struct image_loader *l, struct extent extent)
+static int load_segment(void *data, struct segment *segment)
 {
-	while (extent.length) {
-		struct read_part part = {extent, l->piece};
-		int rc;
+	struct image_loader *l = data;
+	struct segment_row row;
+	struct extent left;
+	int rc = 0;
+
+	segment_look(segment, &row);
+	left = (struct extent){row.id, 0, row.live};
+	if (!left.length || left.length > l->left)
+		return -EBADMSG;
+	l->left -= left.length;
+	while (!rc && left.length) {
+		struct read_part part = {left, l->piece};
 
 		if (part.extent.length > READ_PIECE)
 			part.extent.length = READ_PIECE;
@@ -468,41 +566,23 @@ static int load_extent(struct image_loader *l, struct extent extent)
 			return rc;
 		XXH64_update(l->hash, l->piece, part.extent.length);
 		rc = image_decode(&l->decoder, l->piece, part.extent.length);
-		if (rc)
-			return rc;
-		extent.offset += part.extent.length;
-		extent.length -= part.extent.length;
+		left.offset += part.extent.length;
+		left.length -= part.extent.length;
 	}
-	return 0;
+	return rc;
 }
 
-static int load_extents(struct image_loader *l)
+static int load_segments(struct image_loader *l)
 {
-	int rc = 0;
+	int rc = image_each(l->env->pool, l->image, load_segment, l);
 
-	for (uint32_t i = 0; !rc && i < l->image->extent_count; i++)
-		rc = load_extent(l, l->image->extents[i]);
+	if (!rc && l->left)
+		rc = -EBADMSG;
 	if (!rc)
 		rc = image_decode_end(&l->decoder);
 	if (!rc && XXH64_digest(l->hash) != l->image->hash && !format_waive_checksums)
 		rc = -EBADMSG;
 	return rc ? rc : load_commit(l);
-}
-
-static int image_row_check(const struct image_row *image)
-{
-	uint64_t length = 0;
-
-	if (image->kind != IMAGE_FULL)
-		return -ENOTSUP;
-	if (image->extent_count > EXTENTS_MAX)
-		return -EBADMSG;
-	for (uint32_t i = 0; i < image->extent_count; i++) {
-		if (image->extents[i].length > image->length - length)
-			return -EBADMSG;
-		length += image->extents[i].length;
-	}
-	return length == image->length ? 0 : -EBADMSG;
 }
 
 static int load_stream(struct image_loader *l)
@@ -514,7 +594,7 @@ static int load_stream(struct image_loader *l)
 	l->hash = XXH64_createState();
 	if (l->piece && l->hash) {
 		XXH64_reset(l->hash, 0);
-		rc = load_extents(l);
+		rc = load_segments(l);
 	}
 	XXH64_freeState(l->hash);
 	if (l->piece)
@@ -540,8 +620,8 @@ static void load_undo(struct image_loader *l)
 
 int image_load(struct pool *pool, struct env *env, const struct image_row *image)
 {
-	struct image_loader l = {.env = env, .image = image};
-	int rc = image_row_check(image);
+	struct image_loader l = {.env = env, .image = image, .left = image->length};
+	int rc = image->kind == IMAGE_FULL ? 0 : -ENOTSUP;
 
 	assert(env->pool == pool);
 	l.decoder = (struct image_decoder){.head_done = load_head, .entry = load_entry, .data = &l};

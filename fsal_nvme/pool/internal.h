@@ -129,6 +129,7 @@ struct segment {
 	uint32_t rows_recorded; /* ... and their checksums in a committed transaction */
 	bool filled; /* no more appends: to be closed by maintenance once all rows are written */
 	atomic_bool frozen; /* an earlier epoch's, open when it ended, and not closed since */
+	bool named; /* of an image: found by an opening to be one that counts (recover.c) */
 	struct stream *stream; /* that fills it, or NULL */
 	bool freed; /* its slots go back to the maps with the last reference (reads, repairs) */
 	struct pool *pool;
@@ -216,6 +217,9 @@ void stream_end_segment(struct stream *stream);
  * owner is dead: writes the tail row first. Waits. Not under a transaction. (close.c)
  */
 int segment_close(struct pool *pool, struct segment *segment);
+/* The same for many of an image, which are `filled` and have nothing in the pool's environment yet:
+ * flushed together, in few records. */
+int segments_close(struct pool *pool, struct segment **list, unsigned count);
 /* After opening: rows_recorded, sums and tail row of an open segment from the pool's environment.
  */
 int segment_load_open(struct pool *pool, struct txn *view, struct segment *segment);
@@ -271,12 +275,19 @@ enum record_kind { RECORD_CHANGES = 1, RECORD_WINDOW = 2, RECORD_EPOCH = 3 };
 /*
  * Writes a full image of `env` through a stream of PURPOSE_IMAGE and closes its segments; fills
  * `image`, and `from` with the place from which replay continues after it. The caller records it.
- * Segments used are listed for the root: segments[0..*count). Waits. (image.c)
+ * Waits. (image.c)
  */
-int image_write(struct pool *pool, struct env *env, struct image_row *image,
-	struct journal_position *from, struct segment_row *segments, unsigned *count);
+int image_write(
+	struct pool *pool, struct env *env, struct image_row *image, struct journal_position *from);
 /* Loads an image into an empty environment, checking all of it. Waits. */
 int image_load(struct pool *pool, struct env *env, const struct image_row *image);
+/* Calls back for each segment of an image, in order, until one is missing; the first error. */
+int image_each(struct pool *pool, const struct image_row *image,
+	int (*each)(void *data, struct segment *segment), void *data);
+/* Nothing names it, or will: maintenance frees its segments. */
+void image_forget(struct pool *pool, const struct image_row *image);
+/* The same, at once as far as that can be. Waits; not under a transaction. */
+void image_free(struct pool *pool, const struct image_row *image);
 
 /* --- checkpoint.c, status.c --------------------------------------------------------------------
  */

@@ -113,47 +113,22 @@ int recover_table(struct pool *pool)
 /* --- images that are referred to
  * -------------------------------------------------------------------- */
 
-struct id_set {
-	uint64_t *ids;
-	size_t count, room;
-};
-
-static int set_add(struct id_set *set, uint64_t id)
+static int name_segment(void *data, struct segment *segment)
 {
-	if (set->count == set->room) {
-		size_t room = set->room ? 2 * set->room : 64;
-		uint64_t *ids = realloc(set->ids, room * sizeof(*ids));
-
-		if (!ids)
-			return -ENOMEM;
-		set->ids = ids;
-		set->room = room;
-	}
-	set->ids[set->count++] = id;
+	segment->named = true;
 	return 0;
 }
 
-static bool set_has(const struct id_set *set, uint64_t id)
-{
-	for (size_t i = 0; i < set->count; i++)
-		if (set->ids[i] == id)
-			return true;
-	return false;
-}
-
-static int add_image(struct id_set *set, struct bytes value)
+static int name_volume_image(struct pool *pool, struct bytes value)
 {
 	struct reader r = reader_on(value.data, value.length);
-	struct image_row *row = malloc(sizeof(*row));
-	int rc = row ? image_row_decode(row, &r) : -ENOMEM;
+	struct image_row row;
+	int rc = image_row_decode(&row, &r);
 
-	for (uint32_t i = 0; !rc && i < row->extent_count; i++)
-		rc = set_add(set, row->extents[i].segment);
-	free(row);
-	return rc;
+	return rc ? rc : image_each(pool, &row, name_segment, NULL);
 }
 
-static int image_segments(struct pool *pool, struct id_set *set)
+static int name_images(struct pool *pool)
 {
 	uint8_t key[POOL_KEY_MAX + 1] = {KEY_IMAGE};
 	size_t length = 1;
@@ -163,13 +138,12 @@ static int image_segments(struct pool *pool, struct id_set *set)
 
 	if (rc)
 		return rc;
-	for (unsigned i = 0; !rc && i < pool->label.root_segment_count; i++)
-		rc = set_add(set, pool->label.root_segments[i].id);
+	rc = image_each(pool, &pool->label.root, name_segment, NULL);
 	while (!rc) {
 		rc = txn_seek(view, pool->env, (struct bytes){key, length}, &found, &value);
 		if (rc || *(const uint8_t *)found.data != KEY_IMAGE)
 			break;
-		rc = add_image(set, value);
+		rc = name_volume_image(pool, value);
 		memcpy(key, found.data, found.length);
 		key[found.length] = 0; /* the smallest key behind it */
 		length = found.length + 1;
@@ -183,11 +157,11 @@ static int image_segments(struct pool *pool, struct id_set *set)
 
 enum verdict { KEEP, FREE, RECORD, CLOSE };
 
-static enum verdict judge(struct pool *pool, const struct segment *s, const struct id_set *images)
+static enum verdict judge(struct pool *pool, const struct segment *s)
 {
 	if (s->row.epoch == pool->epoch)
 		return KEEP;
-	if (set_has(images, s->id))
+	if (s->named)
 		return root_row(pool, s->id) ? RECORD : KEEP;
 	if (written_late(pool, &s->row))
 		return KEEP;
@@ -217,14 +191,13 @@ static int record_one(struct pool *pool, struct segment *s)
 int recover_segments(struct pool *pool)
 {
 	struct segment **list = NULL;
-	struct id_set images = {0};
 	unsigned count = 0;
-	int rc = image_segments(pool, &images);
+	int rc = name_images(pool);
 
 	if (!rc)
 		rc = segment_list(pool, &list, &count);
 	for (unsigned i = 0; i < count; i++) {
-		enum verdict verdict = rc ? KEEP : judge(pool, list[i], &images);
+		enum verdict verdict = rc ? KEEP : judge(pool, list[i]);
 
 		if (verdict == CLOSE)
 			list[i]->filled = true;
@@ -235,6 +208,5 @@ int recover_segments(struct pool *pool)
 		segment_put(list[i]);
 	}
 	free(list);
-	free(images.ids);
 	return rc;
 }

@@ -455,6 +455,11 @@ int segment_take(struct pool *pool, uint32_t volume, enum segment_purpose purpos
 	if (!may_take(pool, purpose, reserved))
 		return -ENOSPC;
 	rc = stock_take(pool, segment);
+	/* An image takes many: one record for a stock of them. */
+	if (rc == -ENOENT && purpose == PURPOSE_IMAGE) {
+		rc = segment_restock(pool);
+		rc = rc ? rc : stock_take(pool, segment);
+	}
 	if (rc == -ENOENT)
 		rc = reserve(pool, segment, 1, &count);
 	if (rc)

@@ -76,7 +76,7 @@ static void count_segment(struct pool *pool, const struct segment_row *row, void
 	status->segments_open += row->state == SEGMENT_OPEN;
 	status->segments_degraded += row->state != SEGMENT_RESERVED && segment_degraded(pool, row);
 	status->used += segment_capacity(pool, row->data);
-	status->live += row->live;
+	status->live += row->purpose == PURPOSE_DATA ? row->live : 0;
 }
 
 static void summarize(const struct label *label, struct pool_summary *summary)

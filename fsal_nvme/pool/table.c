@@ -369,23 +369,15 @@ static int free_segments(struct txn *txn, uint32_t volume)
 	return rc;
 }
 
-/* Those of one image, all or none: its row goes with them. */
-static int free_image_segments(struct txn *txn, const struct image_row *image)
+static int count_segment(void *data, struct segment *segment)
 {
-	int rc = 0;
+	++*(size_t *)data;
+	return 0;
+}
 
-	for (uint32_t i = 0; !rc && i < image->extent_count; i++) {
-		struct segment *segment;
-
-		if (i && image->extents[i].segment == image->extents[i - 1].segment)
-			continue;
-		segment = segment_get(txn_pool(txn), image->extents[i].segment);
-		if (!segment)
-			continue;
-		rc = segment_free(txn, segment);
-		segment_put(segment);
-	}
-	return rc;
+static int free_image_segment(void *data, struct segment *segment)
+{
+	return segment_free(data, segment);
 }
 
 /* The first key that begins with the prefix, copied; -ENOENT. */
@@ -413,17 +405,19 @@ static struct bytes volume_prefix(uint8_t key[5], uint8_t kind, uint32_t volume)
 	return (struct bytes){key, 5};
 }
 
+/* All of its segments or none: its row goes with them. */
 static int free_image(struct txn *txn, struct bytes value)
 {
 	struct reader r = reader_on(value.data, value.length);
 	struct image_row image;
+	size_t segments = 0;
 	int rc = image_row_decode(&image, &r);
 
-	if (rc)
-		return rc;
-	if (!room_for(txn, image.extent_count * (size_t)(16 + TXN_CHANGE_OVERHEAD)))
-		return -EAGAIN;
-	return free_image_segments(txn, &image);
+	if (!rc)
+		rc = image_each(txn_pool(txn), &image, count_segment, &segments);
+	if (!rc && !room_for(txn, segments * (9 + TXN_CHANGE_OVERHEAD)))
+		rc = -EAGAIN;
+	return rc ? rc : image_each(txn_pool(txn), &image, free_image_segment, txn);
 }
 
 /* Deletes all rows of a volume of one kind, and what an image row names with it. */

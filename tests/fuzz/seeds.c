@@ -77,6 +77,7 @@ static void fill_segment(struct segment_row *row, unsigned i)
 		.rows = i % 3 == 2 ? 4 : 0,
 		.length = i % 3 == 2 ? 30000 : 0,
 		.live = i % 3 == 2 ? 20000 : 0,
+		.next = i % 3 == 2 ? 1ull << 32 | 6 : 0,
 		.chunks = {{0, i}, {1, i}, {2, i}}};
 }
 
@@ -86,8 +87,7 @@ static void fill_root(struct label *label, unsigned kind)
 		.lsn = 70,
 		.length = 7000,
 		.hash = 0x1234567890abcdef,
-		.extent_count = 2,
-		.extents = {{1ull << 32 | 3, 0, 5000}, {1ull << 32 | 6, 4096, 2000}}};
+		.segment = 1ull << 32 | 3};
 	label->root_segment_count = 3;
 	for (unsigned i = 0; i < 3; i++)
 		fill_segment(&label->root_segments[i], i);

@@ -120,6 +120,10 @@ int pool_sync(struct pool *pool, uint64_t lsn)
 	return 0;
 }
 
+void pool_wake_maintenance(struct pool *pool)
+{
+}
+
 void pool_fail(struct pool *pool, int error, const char *why)
 {
 	atomic_store(&pool->failure, error);
@@ -157,10 +161,11 @@ void segment_put(struct segment *segment)
 	assert_true(atomic_fetch_sub(&segment->references, 1) > 0);
 }
 
-int segment_close(struct pool *pool, struct segment *segment)
+int segments_close(struct pool *pool, struct segment **list, unsigned count)
 {
-	segment->row.state = SEGMENT_CLOSED;
-	fake.closed++;
+	for (unsigned i = 0; i < count; i++)
+		list[i]->row.state = SEGMENT_CLOSED;
+	fake.closed += count;
 	return 0;
 }
 
@@ -294,11 +299,6 @@ void pool_abandon_extents(struct pool *pool, const struct extent *extents, unsig
 		fake.abandoned += extents[i].length;
 }
 
-int pool_settle(struct pool *pool, const struct extent *extents, unsigned count)
-{
-	return 0;
-}
-
 int pool_read_wait(struct pool *pool, struct read_part *parts, unsigned part_count)
 {
 	for (unsigned i = 0; i < part_count; i++) {
@@ -330,6 +330,8 @@ static struct pool *fake_open(uint64_t epoch)
 	pool->options.metadata_limit = fake_metadata_limit;
 	atomic_init(&pool->image_room, UINT64_MAX);
 	pthread_mutex_init(&pool->volumes_lock, NULL);
+	pthread_rwlock_init(&pool->table_lock, NULL);
+	pool->segment_count = FAKE_SEGMENTS;
 	assert_int_equal(env_create(pool, 0, NULL, &pool->env), 0);
 	fake.pool = pool;
 	return pool;
@@ -341,6 +343,7 @@ static void fake_close(struct pool *pool)
 	env_forget_all(pool);
 	env_destroy(pool->env);
 	pthread_mutex_destroy(&pool->volumes_lock);
+	pthread_rwlock_destroy(&pool->table_lock);
 	free(pool);
 }
 

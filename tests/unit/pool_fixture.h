@@ -26,8 +26,8 @@ struct fixture {
 	const char *paths[16];
 };
 
-static inline void fixture_make(struct fixture *f, unsigned devices, unsigned data, unsigned parity,
-	uint64_t size, uint64_t seed)
+static inline void fixture_make_with(struct fixture *f, unsigned devices, unsigned data,
+	unsigned parity, uint64_t size, uint64_t journal, uint64_t seed)
 {
 	struct sim_options options = {.seed = seed, .reorder = true};
 	struct pool_create_device list[16];
@@ -40,7 +40,7 @@ static inline void fixture_make(struct fixture *f, unsigned devices, unsigned da
 		.device_count = devices,
 		.host = "alpha",
 		.slot_rows = 4,
-		.journal_size = 512 << 10};
+		.journal_size = journal};
 
 	memset(f, 0, sizeof(*f));
 	f->devices = devices;
@@ -56,6 +56,12 @@ static inline void fixture_make(struct fixture *f, unsigned devices, unsigned da
 	assert_int_equal(sim_engine_create(f->world, &f->engine), 0);
 	if (pool_create(f->engine, &create, &error))
 		fail_msg("pool_create: %s: %s", error.object, error.message);
+}
+
+static inline void fixture_make(struct fixture *f, unsigned devices, unsigned data, unsigned parity,
+	uint64_t size, uint64_t seed)
+{
+	fixture_make_with(f, devices, data, parity, size, 512 << 10, seed);
 }
 
 static inline int fixture_open(struct fixture *f, struct pool **pool, struct error *error)

@@ -6,35 +6,48 @@
 
 static void record_image(uint32_t volume, const struct image_row *image)
 {
-	uint8_t key[9], value[4096];
+	uint8_t key[9], value[IMAGE_ROW_SIZE];
 	struct writer w = writer_on(value, sizeof(value));
 	struct txn *txn = begin(NULL);
 
 	image_row_encode(image, &w);
-	assert_false(w.overflow);
-	assert_int_equal(
-		txn_put(txn, fake.pool->env, fake_key(key, KEY_IMAGE, (uint64_t)volume << 32),
-			(struct bytes){value, (size_t)(w.at - value)}),
+	assert_true(w.at == value + sizeof(value) && !w.overflow);
+	assert_int_equal(txn_put(txn, fake.pool->env, key_image(key, volume, 0),
+				 (struct bytes){value, sizeof(value)}),
 		0);
 	commit(txn);
 }
 
+static int check_segment(void *data, struct segment *segment)
+{
+	assert_int_equal(segment->row.state, SEGMENT_CLOSED);
+	assert_true(segment->row.live > 0 && segment->row.live <= fake.segment_size);
+	++*(unsigned *)data;
+	return 0;
+}
+
+static unsigned segments_of(const struct image_row *image)
+{
+	unsigned count = 0;
+
+	assert_int_equal(image_each(fake.pool, image, check_segment, &count), 0);
+	return count;
+}
+
 static void write_image(struct env *env, struct image_row *image, struct journal_position *from)
 {
-	struct segment_row *segments = calloc(ROOT_SEGMENTS_MAX, sizeof(*segments));
-	unsigned count = ROOT_SEGMENTS_MAX, before = fake.closed;
+	unsigned before = fake.closed;
+	uint64_t abandoned = fake.abandoned;
 
-	assert_int_equal(image_write(fake.pool, env, image, from, segments, &count), 0);
+	assert_int_equal(image_write(fake.pool, env, image, from), 0);
 	assert_int_equal(image->kind, IMAGE_FULL);
 	assert_int_equal(image->lsn, env_applied(env));
 	assert_true(fake.durable >= image->lsn);
 	assert_true(from->lsn <= fake.lsn + 1);
-	assert_true(count > 0);
-	assert_int_equal(fake.closed - before, count);
-	for (unsigned i = 0; i < count; i++)
-		assert_int_equal(segments[i].state, SEGMENT_CLOSED);
+	assert_true(fake.closed > before);
+	assert_int_equal(fake.closed - before, segments_of(image));
+	assert_int_equal(fake.abandoned - abandoned, image->length);
 	assert_int_equal(fake.streams, 0);
-	free(segments);
 }
 
 static void test_image_round_trip(void **state)
@@ -50,7 +63,7 @@ static void test_image_round_trip(void **state)
 	before = digest(env, &count);
 	assert_true(count > 3000);
 	write_image(env, &image, &from);
-	assert_true(image.extent_count > 1);
+	assert_true(segments_of(&image) > 1);
 	record_image(1, &image);
 	env_set_image(env, image.lsn, &from);
 	lsn = env_applied(env);
@@ -196,7 +209,7 @@ static void test_broken_images(void **state)
 {
 	struct image_row image, row;
 	struct env *env = small_image(&image);
-	uint8_t *bytes = fake.bytes[image.extents[0].segment];
+	uint8_t *bytes = fake.bytes[image.segment];
 
 	log_set_sink(quiet);
 	assert_int_equal(load_copy(&image), 0);
@@ -213,16 +226,14 @@ static void test_broken_images(void **state)
 	}
 	for (uint64_t length = 0; length < image.length; length++) {
 		row = image;
-		row.length = row.extents[0].length = length;
+		row.length = fake.segments[row.segment]->row.live = length;
 		format_waive_checksums = true;
 		assert_int_equal(load_copy(&row), -EBADMSG);
 		format_waive_checksums = false;
 	}
+	fake.segments[image.segment]->row.live = image.length;
 	row = image;
 	row.length--;
-	assert_int_equal(load_copy(&row), -EBADMSG);
-	row = image;
-	row.extent_count = UINT32_MAX;
 	assert_int_equal(load_copy(&row), -EBADMSG);
 	row = image;
 	row.kind = IMAGE_DELTA;
@@ -231,8 +242,11 @@ static void test_broken_images(void **state)
 	row.lsn++;
 	assert_int_equal(load_copy(&row), -EBADMSG);
 	row = image;
-	row.extents[0].segment = 4000;
-	assert_int_equal(load_copy(&row), -EIO);
+	row.segment = 4000;
+	assert_int_equal(load_copy(&row), -EBADMSG);
+	fake.segments[image.segment]->row.next = image.segment;
+	assert_int_equal(load_copy(&image), -EBADMSG);
+	fake.segments[image.segment]->row.next = 0;
 	assert_int_equal(load_copy(&image), 0);
 	log_set_sink(NULL);
 	env_put(env);
@@ -248,7 +262,7 @@ static void test_broken_image_leaves_nothing(void **state)
 	record_image(1, &image);
 	env_set_image(env, image.lsn, &(struct journal_position){0});
 	env_put(env);
-	fake.bytes[image.extents[0].segment][image.length - 1] ^= 1;
+	fake.bytes[image.segment][image.length - 1] ^= 1;
 	assert_int_equal(env_get(fake.pool, 1, &env), -EBADMSG);
 	assert_null(fake.pool->volumes);
 	assert_int_equal(env_create(fake.pool, 1, NULL, &other), 0);
@@ -256,7 +270,7 @@ static void test_broken_image_leaves_nothing(void **state)
 	digest(other, &count);
 	assert_int_equal(count, 0);
 	env_destroy(other);
-	fake.bytes[image.extents[0].segment][image.length - 1] ^= 1;
+	fake.bytes[image.segment][image.length - 1] ^= 1;
 	assert_int_equal(env_get(fake.pool, 1, &env), 0);
 	expect(env, "beta", "22");
 	env_put(env);
@@ -278,8 +292,7 @@ static void test_image_fed_byte_by_byte(void **state)
 
 	for (size_t i = 0; i < image.length; i++) {
 		assert_int_equal(image_decode_end(&decoder), -EBADMSG);
-		assert_int_equal(
-			image_decode(&decoder, fake.bytes[image.extents[0].segment] + i, 1), 0);
+		assert_int_equal(image_decode(&decoder, fake.bytes[image.segment] + i, 1), 0);
 	}
 	assert_int_equal(image_decode_end(&decoder), 0);
 	assert_int_equal(count, 3);
@@ -294,26 +307,63 @@ static void test_image_that_cannot_be_written(void **state)
 	struct image_row image;
 	struct journal_position from;
 	struct env *env = make_volume("a");
-	unsigned count = ROOT_SEGMENTS_MAX;
-	uint64_t length;
+	unsigned closed;
 
 	log_set_sink(quiet);
 	fill(env, 100, 10, 500);
 	fake.append_error = -ENOSPC;
-	assert_int_equal(image_write(fake.pool, env, &image, &from, NULL, &count), -ENOSPC);
-	assert_int_equal(fake.streams, 0);
-	fake.append_error = 0;
-	fake.segment_size = 400000;
-	assert_int_equal(image_write(fake.pool, env, &image, &from, NULL, &count), 0);
-	length = image.length;
-	count = 1; /* segments than there is room for */
-	fake.segment_size = (uint32_t)(length / 2);
-	assert_int_equal(
-		image_write(fake.pool, env, &image, &from, &(struct segment_row){0}, &count),
-		-E2BIG);
-	assert_int_equal(fake.abandoned, length);
+	assert_int_equal(image_write(fake.pool, env, &image, &from), -ENOSPC);
 	assert_int_equal(image.kind, 0);
+	assert_int_equal(fake.streams, 0);
+	assert_int_equal(fake.closed, 0);
+	fake.append_error = 0;
+	write_image(env, &image, &from);
+	closed = fake.closed;
+	assert_int_equal(segments_of(&image), closed);
 	log_set_sink(NULL);
+	env_put(env);
+}
+
+static unsigned live_segments(void)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < FAKE_SEGMENTS; i++)
+		count += fake.segments[i] && fake.segments[i]->row.live;
+	return count;
+}
+
+static int put_segment(void *data, struct segment *segment)
+{
+	uint8_t key[9];
+
+	return txn_put(data, fake.pool->env, fake_key(key, KEY_SEGMENT, segment->id), text("row"));
+}
+
+/* At once; or left to maintenance, without live bytes. */
+static void test_image_is_freed(void **state)
+{
+	struct image_row image;
+	struct journal_position from;
+	struct env *env = make_volume("a");
+	struct txn *txn;
+	unsigned before;
+
+	fake.segment_size = 80000;
+	fill(env, 300, 30, 900);
+	write_image(env, &image, &from);
+	before = live_segments();
+	assert_true(before > 10);
+	txn = begin(NULL);
+	assert_int_equal(image_each(fake.pool, &image, put_segment, txn), 0);
+	commit(txn);
+	image_free(fake.pool, &image);
+	assert_int_equal(fake.freed, before);
+	assert_int_equal(live_segments(), 0);
+	write_image(env, &image, &from);
+	image_forget(fake.pool, &image);
+	assert_int_equal(fake.freed, before);
+	assert_int_equal(live_segments(), 0);
 	env_put(env);
 }
 
@@ -364,6 +414,7 @@ int main(void)
 		TEST(test_broken_image_leaves_nothing),
 		TEST(test_image_fed_byte_by_byte),
 		TEST(test_image_that_cannot_be_written),
+		TEST(test_image_is_freed),
 		TEST(test_threads_that_load),
 	};
 

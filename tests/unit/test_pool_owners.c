@@ -357,9 +357,8 @@ static void test_the_fullest_label_fits(void **state)
 	label.epoch = 100;
 	label.state = LABEL_OPEN;
 	label.device_count = POOL_DEVICES_MAX;
-	label.root.extent_count = sizeof(label.root.extents) / sizeof(label.root.extents[0]);
-	label.root_segment_count = ROOT_SEGMENTS_MAX;
-	for (unsigned i = 0; i < ROOT_SEGMENTS_MAX; i++)
+	label.root_segment_count = ROOT_ROOM / SEGMENT_ROW_SIZE(POOL_WIDTH_MAX);
+	for (unsigned i = 0; i < label.root_segment_count; i++)
 		label.root_segments[i] = widest_segment();
 	label.span_count = SPANS_MAX;
 	label.other_count = OWNERS_MAX;

@@ -260,25 +260,24 @@ static void add_segments(uint32_t volume, unsigned count, unsigned rows)
 
 static void add_image(uint32_t volume)
 {
-	struct image_row *image = calloc(1, sizeof(*image));
-	uint8_t key[9], value[4096];
+	struct image_row image = {.kind = IMAGE_FULL, .length = 3 * FAKE_SEGMENT};
+	uint8_t key[9], value[IMAGE_ROW_SIZE];
 	struct writer w = writer_on(value, sizeof(value));
 	struct txn *txn;
 
-	image->kind = IMAGE_FULL;
-	image->extent_count = 3;
-	for (unsigned i = 0; i < 3; i++)
-		image->extents[i] =
-			(struct extent){fake_segment(0, PURPOSE_IMAGE)->id, 0, FAKE_SEGMENT};
-	image->length = 3 * FAKE_SEGMENT;
-	image_row_encode(image, &w);
+	for (unsigned i = 0; i < 3; i++) {
+		struct segment *segment = fake_segment(0, PURPOSE_IMAGE);
+
+		segment->row.live = FAKE_SEGMENT;
+		segment->row.next = image.segment;
+		image.segment = segment->id;
+	}
+	image_row_encode(&image, &w);
 	txn = begin();
-	assert_int_equal(
-		txn_put(txn, fake.pool->env, fake_key(key, KEY_IMAGE, (uint64_t)volume << 32),
-			(struct bytes){value, (size_t)(w.at - value)}),
+	assert_int_equal(txn_put(txn, fake.pool->env, key_image(key, volume, 0),
+				 (struct bytes){value, sizeof(value)}),
 		0);
 	commit(txn);
-	free(image);
 }
 
 static unsigned delete_volume(uint32_t volume)

@@ -1,0 +1,368 @@
+/* links: pool */
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * Checkpoints: images of any size, and the room that is kept for them in the pool, in the journal
+ * and in the label.
+ */
+#include <stdlib.h>
+
+#include "pool_fixture.h"
+#include "device/engine.h"
+#include "pool/env.h"
+#include "pool/internal.h"
+#include "pool/journal.h"
+
+#define VALUE 1800u /* two to a page of an environment */
+
+static void quiet(enum log_level level, const char *line)
+{
+}
+
+static int setup(void **state)
+{
+	log_set_sink(quiet);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	log_set_sink(NULL);
+	return 0;
+}
+
+/* --- a pool and what is put into it ------------------------------------------------------- */
+
+static uint32_t make_volume(struct pool *pool, const char *name)
+{
+	struct volume_row row;
+	struct txn *txn;
+	uint64_t lsn;
+
+	assert_int_equal(txn_begin(pool, NULL, &txn), 0);
+	assert_int_equal(volume_row_create(txn, name, VOLUME_SHARE, &row), 0);
+	assert_int_equal(txn_commit(txn, &lsn), 0);
+	assert_int_equal(pool_sync(pool, lsn), 0);
+	return row.id;
+}
+
+static struct env *get_env(struct pool *pool, uint32_t volume)
+{
+	struct env *env;
+
+	assert_int_equal(env_get(pool, volume, &env), 0);
+	return env;
+}
+
+static struct bytes number_key(char key[16], unsigned number)
+{
+	return (struct bytes){key, (size_t)snprintf(key, 16, "k%08u", number)};
+}
+
+static void number_value(uint8_t value[VALUE], unsigned number)
+{
+	for (unsigned i = 0; i < VALUE; i++)
+		value[i] = (uint8_t)(number * 31 + i);
+}
+
+/* A value of a number; or no value any more. */
+static int change(struct pool *pool, struct env *env, unsigned number, bool put)
+{
+	uint8_t value[VALUE];
+	struct txn *txn;
+	struct bytes k;
+	char key[16];
+	uint64_t lsn;
+	int rc = txn_begin(pool, env, &txn);
+
+	if (rc)
+		return rc;
+	k = number_key(key, number);
+	number_value(value, number);
+	rc = put ? txn_put(txn, env, k, (struct bytes){value, VALUE}) : txn_delete(txn, env, k);
+	if (!rc)
+		return txn_commit(txn, &lsn);
+	txn_abort(txn);
+	return rc;
+}
+
+/* Numbers from `from` on, maintained as a pool is; how many there are then. */
+static unsigned fill_env(struct pool *pool, struct env *env, unsigned from, unsigned to, int *rc)
+{
+	unsigned i = from;
+
+	for (*rc = 0; i < to; i++) {
+		*rc = change(pool, env, i, true);
+		if (*rc)
+			break;
+		if (i % 16 == 0)
+			assert_int_equal(pool_maintain(pool), 0);
+	}
+	return i;
+}
+
+static void check_env(struct env *env, unsigned from, unsigned to)
+{
+	uint8_t expected[VALUE];
+	struct bytes value;
+	struct txn *view;
+	char key[16];
+
+	assert_int_equal(view_begin(env, &view), 0);
+	for (unsigned i = from; i < to; i++) {
+		number_value(expected, i);
+		assert_int_equal(txn_get(view, env, number_key(key, i), &value), 0);
+		assert_int_equal(value.length, VALUE);
+		assert_memory_equal(value.data, expected, VALUE);
+	}
+	txn_abort(view);
+}
+
+static int put_data(struct pool *pool, struct stream *stream, size_t length)
+{
+	static uint8_t bytes[1 << 16];
+	struct iovec iov = {bytes, length};
+	struct extent extents[8];
+	unsigned count = 8;
+	struct txn *txn;
+	uint64_t lsn;
+	int rc = stream_append(stream, &iov, 1, length, 0, extents, &count);
+
+	if (!rc)
+		rc = pool_settle(pool, extents, count);
+	if (!rc)
+		rc = txn_begin(pool, NULL, &txn);
+	if (rc)
+		return rc;
+	rc = txn_refer(txn, extents, count);
+	if (!rc)
+		return txn_commit(txn, &lsn);
+	txn_abort(txn);
+	return rc;
+}
+
+static unsigned image_segments(struct pool *pool)
+{
+	struct segment **list;
+	unsigned count, images = 0;
+
+	assert_int_equal(segment_list(pool, &list, &count), 0);
+	for (unsigned i = 0; i < count; i++) {
+		images += list[i]->row.purpose == PURPOSE_IMAGE;
+		segment_put(list[i]);
+	}
+	free(list);
+	return images;
+}
+
+static void close_pool(struct pool *pool)
+{
+	struct error error = {0};
+
+	if (pool_close(pool, &error))
+		fail_msg("%s: %s", error.object, error.message);
+}
+
+static struct pool *crash(struct fixture *f, struct pool *pool)
+{
+	fixture_crash(f, pool, SIM_KEEP_ALL);
+	return fixture_must_open(f);
+}
+
+static void delete_volume(struct pool *pool, uint32_t volume)
+{
+	int rc;
+
+	do {
+		struct txn *txn;
+		uint64_t lsn;
+
+		assert_int_equal(txn_begin(pool, NULL, &txn), 0);
+		rc = volume_row_delete(txn, volume);
+		assert_true(!rc || rc == -EAGAIN);
+		assert_int_equal(txn_commit(txn, &lsn), 0);
+	} while (rc);
+}
+
+/* --- images of many segments -------------------------------------------------------------- */
+
+static void test_an_image_of_many_segments(void **state)
+{
+	struct fixture f;
+	struct pool *pool;
+	struct env *env;
+	uint32_t volume;
+	unsigned count, healthy;
+	int rc;
+
+	fixture_make_with(&f, 6, 4, 2, 96 << 20, 32 << 20, 1);
+	pool = fixture_must_open(&f);
+	volume = make_volume(pool, "v");
+	env = get_env(pool, volume);
+	count = fill_env(pool, env, 0, 3000, &rc);
+	assert_int_equal(rc, 0);
+	assert_int_equal(pool_checkpoint(pool), 0);
+	healthy = image_segments(pool);
+	assert_true(healthy > 64);
+	env_put(env);
+	pool = crash(&f, pool);
+	assert_int_equal(image_segments(pool), healthy);
+	env = get_env(pool, volume);
+	check_env(env, 0, count);
+
+	/* With segments of half the size. */
+	sim_kill_device(f.world, "d0");
+	sim_kill_device(f.world, "d1");
+	assert_int_equal(pool_maintain(pool), 0);
+	count = fill_env(pool, env, count, count + 100, &rc);
+	assert_int_equal(rc, 0);
+	assert_int_equal(pool_checkpoint(pool), 0);
+	assert_true(image_segments(pool) > 3 * healthy / 2);
+	env_put(env);
+	pool = crash(&f, pool);
+	env = get_env(pool, volume);
+	check_env(env, 0, count);
+	env_put(env);
+
+	delete_volume(pool, volume);
+	assert_int_equal(pool_checkpoint(pool), 0);
+	assert_int_equal(image_segments(pool), pool->label.root_segment_count);
+	close_pool(pool);
+	fixture_free(&f);
+}
+
+static void put_note(struct pool *pool, unsigned number)
+{
+	char name[32], text[2048];
+	struct txn *txn;
+	uint64_t lsn;
+
+	snprintf(name, sizeof(name), "test:%u", number);
+	memset(text, 'a' + (int)(number % 26), sizeof(text) - 1);
+	text[sizeof(text) - 1] = 0;
+	assert_int_equal(txn_begin(pool, NULL, &txn), 0);
+	assert_int_equal(property_set(txn, 0, name, text), 0);
+	assert_int_equal(txn_commit(txn, &lsn), 0);
+}
+
+/* The pool's own image is as large as its label can say, before data are refused. */
+static void test_a_root_of_many_segments(void **state)
+{
+	struct fixture f;
+	struct pool *pool;
+	struct stream *stream;
+	struct env *env;
+	unsigned notes = 0;
+	uint32_t volume;
+
+	fixture_make_with(&f, 6, 4, 2, 96 << 20, 16 << 20, 1);
+	pool = fixture_must_open(&f);
+	volume = make_volume(pool, "v");
+	assert_int_equal(stream_open(pool, volume, &stream), 0);
+	while (!put_data(pool, stream, 1 << 16)) {
+		for (unsigned i = 0; i < 16; i++)
+			put_note(pool, notes++);
+		assert_int_equal(pool_maintain(pool), 0);
+	}
+	env = get_env(pool, volume);
+	assert_int_equal(change(pool, env, 1, true), -ENOSPC);
+	env_put(env);
+	assert_int_equal(pool_checkpoint(pool), 0);
+	assert_true(pool->label.root_segment_count > 16);
+	pool = crash(&f, pool);
+	assert_int_equal(pool_checkpoint(pool), 0);
+	close_pool(pool);
+	pool = fixture_must_open(&f);
+	assert_true(pool->label.root_segment_count > 16);
+	assert_int_equal(image_segments(pool), pool->label.root_segment_count);
+	close_pool(pool);
+	fixture_free(&f);
+}
+
+/* Whatever else is in it. */
+static void test_a_label_has_room_for_its_root(void **state)
+{
+	struct label *label = calloc(1, sizeof(*label)), *again = calloc(1, sizeof(*again));
+	uint8_t *body = malloc(LABEL_BODY);
+
+	label->state = LABEL_OPEN;
+	label->device_count = POOL_DEVICES_MAX;
+	label->span_count = SPANS_MAX;
+	label->root = (struct image_row){.kind = IMAGE_FULL, .lsn = 1, .length = 1, .segment = 1};
+	for (unsigned width = 2; width <= POOL_WIDTH_MAX; width++) {
+		unsigned fit = ROOT_ROOM / SEGMENT_ROW_SIZE(width);
+
+		label->root_segment_count =
+			(uint8_t)(fit < ROOT_SEGMENTS_MAX ? fit : ROOT_SEGMENTS_MAX);
+		for (unsigned i = 0; i < label->root_segment_count; i++) {
+			struct segment_row *row = &label->root_segments[i];
+
+			*row = (struct segment_row){.id = i + 1,
+				.generation = 1,
+				.state = SEGMENT_CLOSED,
+				.data = (uint8_t)(width - 1),
+				.parity = 1,
+				.matrix = 1,
+				.purpose = PURPOSE_IMAGE,
+				.cell = 4096,
+				.rows = 1,
+				.length = 4096,
+				.live = 4096,
+				.next = i + 2};
+			for (unsigned j = 0; j < width; j++)
+				row->chunks[j].device = (uint16_t)j;
+		}
+		assert_int_equal(label_encode(label, body), 0);
+		assert_int_equal(label_decode(again, body), 0);
+		assert_memory_equal(again->root_segments, label->root_segments,
+			label->root_segment_count * sizeof(*label->root_segments));
+	}
+	free(label);
+	free(again);
+	free(body);
+}
+
+/* --- the room that is kept for them ------------------------------------------------------- */
+
+/* A journal too small for the records of a large image. */
+static void test_metadata_end_before_their_image(void **state)
+{
+	struct fixture f;
+	struct pool *pool;
+	struct env *env;
+	uint32_t volume;
+	unsigned count;
+	int rc;
+
+	fixture_make(&f, 6, 4, 2, 64 << 20, 1);
+	pool = fixture_must_open(&f);
+	volume = make_volume(pool, "v");
+	env = get_env(pool, volume);
+	count = fill_env(pool, env, 0, 8000, &rc);
+	assert_int_equal(rc, -ENOSPC);
+	assert_true(count > 100);
+	assert_int_equal(pool_checkpoint(pool), 0);
+	assert_int_equal(change(pool, env, 0, false), 0);
+	env_put(env);
+	pool = crash(&f, pool);
+	env = get_env(pool, volume);
+	check_env(env, 1, count);
+	for (unsigned i = 1; i < count / 2; i++)
+		assert_int_equal(change(pool, env, i, false), 0);
+	assert_int_equal(pool_checkpoint(pool), 0);
+	assert_int_equal(change(pool, env, 0, true), 0);
+	env_put(env);
+	close_pool(pool);
+	fixture_free(&f);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_an_image_of_many_segments),
+		cmocka_unit_test(test_a_root_of_many_segments),
+		cmocka_unit_test(test_a_label_has_room_for_its_root),
+		cmocka_unit_test(test_metadata_end_before_their_image),
+	};
+
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
