@@ -246,8 +246,9 @@ void checkpoint_measure(struct pool *pool)
 static int checkpoint_changed(struct pool *pool, struct env *env, void *data)
 {
 	struct journal_position from;
+	int rc = env_replay_from(env, &from) ? checkpoint_volume(pool, env, false) : 0;
 
-	return env_replay_from(env, &from) ? checkpoint_volume(pool, env, false) : 0;
+	return env_is_gone(env) ? 0 : rc; /* its volume was deleted meanwhile */
 }
 
 /* With maintain_lock. */

@@ -19,14 +19,15 @@ static enum chore chore_of(struct pool *pool, struct segment *s)
 		chore = NOTHING;
 	else if (s->row.state == SEGMENT_OPEN && s->filled)
 		chore = CLOSE;
-	else if (s->row.state == SEGMENT_CLOSED && s->row.purpose == PURPOSE_DATA && !s->row.live &&
-		 !atomic_load(&s->unreferred) && !s->stream)
+	else if (s->row.state == SEGMENT_CLOSED && !s->row.live && !atomic_load(&s->unreferred) &&
+		 !s->stream)
 		chore = FREE;
 	pthread_mutex_unlock(&s->lock);
 	return chore;
 }
 
-/* Its last bytes were abandoned after it was closed. Looked at again under the transaction. */
+/* Its last bytes were abandoned after it was closed, or an image that nothing names. Looked at
+ * again under the transaction. */
 static int free_unused(struct pool *pool, struct segment *s)
 {
 	struct txn *txn;

@@ -355,6 +355,68 @@ static void test_metadata_end_before_their_image(void **state)
 	fixture_free(&f);
 }
 
+/* --- volumes that go meanwhile ------------------------------------------------------------ */
+
+static const struct engine_ops *real;
+static struct engine_ops wrapped;
+static struct pool *doomed_pool;
+static uint32_t doomed; /* deleted with the next write to a slot */
+
+static void submit(struct engine *engine, struct io **ios, unsigned count)
+{
+	uint32_t volume = doomed;
+
+	if (volume && ios[0]->op == IO_WRITE &&
+		ios[0]->offset >= doomed_pool->header.slots_offset &&
+		ios[0]->offset < doomed_pool->header.label_b_offset) {
+		doomed = 0;
+		delete_volume(doomed_pool, volume);
+	}
+	real->submit(engine, ios, count);
+}
+
+/* While its image is being written: nothing is left of it, and the others have theirs. */
+static void test_a_volume_is_destroyed_during_its_checkpoint(void **state)
+{
+	struct fixture f;
+	struct env *env, *other;
+	uint32_t volume, kept;
+	struct pool *pool;
+	int rc;
+
+	fixture_make(&f, 6, 4, 2, 16 << 20, 1);
+	real = f.engine->ops;
+	wrapped = *real;
+	wrapped.submit = submit;
+	f.engine->ops = &wrapped;
+	pool = fixture_must_open(&f);
+	kept = make_volume(pool, "kept");
+	volume = make_volume(pool, "v");
+	env = get_env(pool, volume);
+	other = get_env(pool, kept);
+	fill_env(pool, other, 0, 5, &rc);
+	assert_int_equal(rc, 0);
+	assert_int_equal(pool_checkpoint(pool), 0);
+	fill_env(pool, env, 0, 50, &rc);
+	assert_int_equal(rc, 0);
+	env_put(env);
+	doomed_pool = pool;
+	doomed = volume;
+	assert_int_equal(pool_checkpoint(pool), 0);
+	assert_int_equal(doomed, 0);
+	assert_int_equal(env_get(pool, volume, &env), -ENOENT);
+	assert_int_equal(pool_maintain(pool), 0);
+	assert_int_equal(image_segments(pool), pool->label.root_segment_count + 1);
+	env_put(other);
+	pool = crash(&f, pool);
+	other = get_env(pool, kept);
+	check_env(other, 0, 5);
+	env_put(other);
+	close_pool(pool);
+	f.engine->ops = real;
+	fixture_free(&f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -362,6 +424,7 @@ int main(void)
 		cmocka_unit_test(test_a_root_of_many_segments),
 		cmocka_unit_test(test_a_label_has_room_for_its_root),
 		cmocka_unit_test(test_metadata_end_before_their_image),
+		cmocka_unit_test(test_a_volume_is_destroyed_during_its_checkpoint),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);
