@@ -194,17 +194,41 @@ static uint64_t segments_of(uint64_t bytes, uint64_t size)
 	return (bytes + size - 1) / size;
 }
 
-static int note_size(struct pool *pool, struct env *env, void *data)
+static uint64_t note_image(struct needs *needs, uint64_t bytes)
 {
-	struct needs *needs = data;
-	uint64_t segments = segments_of(env_bytes(env), needs->size);
+	uint64_t segments = segments_of(bytes, needs->size);
 
-	if (atomic_load(&env->sealed))
-		return 0;
-	needs->loaded += segments + IMAGE_RECORDS;
 	if (segments > needs->most)
 		needs->most = segments;
+	return segments;
+}
+
+static int note_loaded(struct pool *pool, struct env *env, void *data)
+{
+	struct needs *needs = data;
+
+	if (!atomic_load(&env->sealed))
+		needs->loaded += note_image(needs, env_bytes(env)) + IMAGE_RECORDS;
 	return 0;
+}
+
+/* Volumes that are not loaded may be, and be changed. */
+static int note_unloaded(struct pool *pool, struct needs *needs)
+{
+	struct volume_row row = {.id = 0};
+	struct txn *view;
+	int rc = view_begin(pool->env, &view);
+
+	if (rc)
+		return rc;
+	while (!(rc = volume_row_next(view, row.id + 1, &row))) {
+		struct image_row image;
+
+		if (!row.sealed && !env_find_image(view, row.id, &image))
+			note_image(needs, image.length);
+	}
+	txn_abort(view);
+	return rc == -ENOENT ? 0 : rc;
 }
 
 /* How many segments the root may have, as they would be made now. */
@@ -227,7 +251,7 @@ void checkpoint_measure(struct pool *pool)
 	struct needs needs = {.size = pool_segment_bytes(pool)};
 	uint64_t own, left, need, room;
 
-	if (!needs.size || each_env(pool, note_size, &needs))
+	if (!needs.size || each_env(pool, note_loaded, &needs) || note_unloaded(pool, &needs))
 		return;
 	own = segments_of(env_bytes(pool->env), needs.size);
 	left = place_capacity(pool) + segment_stock(pool);

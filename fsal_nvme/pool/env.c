@@ -231,12 +231,17 @@ uint64_t env_bytes(struct env *env)
 
 bool env_is_full(struct env *env)
 {
+	return env_bytes(env) >= atomic_load(&env->pool->image_room) || env_memory_full(env);
+}
+
+bool env_memory_full(struct env *env)
+{
 	MDB_envinfo info;
 	uint64_t used, unused;
 
 	mdb_env_info(env->store->mdb, &info);
 	used = info.me_last_pgno + 1;
-	if (file_system_full(env, used) || env_bytes(env) >= atomic_load(&env->pool->image_room))
+	if (file_system_full(env, used))
 		return true;
 	if (used <= env->limit)
 		return false;

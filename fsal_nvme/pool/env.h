@@ -126,8 +126,10 @@ int env_write_commit(struct env *env, MDB_txn *txn);
 void env_write_abort(struct env *env, MDB_txn *txn);
 int env_view_begin(struct env *env, struct view **view);
 void env_view_end(struct env *env, struct view *view);
-/* Under the write lock: whether only what does not make it larger may be committed. */
+/* Under the write lock: whether only what does not make it larger may be committed, because there
+ * is no room for its image or no memory for itself; or because of the memory alone. */
 bool env_is_full(struct env *env);
+bool env_memory_full(struct env *env);
 /* Of the pages in use; about what its image takes, not less. */
 uint64_t env_bytes(struct env *env);
 /* Around journal_append() of a record that changes `env`, under its write lock. */

@@ -522,7 +522,7 @@ static int load_commit(struct image_loader *l)
 	rc = env_write_begin(l->env, &txn);
 	if (rc)
 		return rc;
-	rc = env_is_full(l->env) ? -ENOSPC : 0;
+	rc = env_memory_full(l->env) ? -ENOSPC : 0; /* its image is there already */
 	env_write_abort(l->env, txn);
 	return rc;
 }

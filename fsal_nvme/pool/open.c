@@ -555,7 +555,6 @@ static int finish(struct opening *o)
 	struct pool *pool = o->pool;
 	int rc;
 
-	checkpoint_measure(o->pool);
 	/* May use the last of the journal: in a full pool, a checkpoint that makes room in it needs
 	 * the slots that are freed here. */
 	txn_urgent_begin();
@@ -567,6 +566,7 @@ static int finish(struct opening *o)
 		rc = segment_restock(pool);
 	if (!rc)
 		rc = pool_drop_failing(pool);
+	checkpoint_measure(pool);
 	if (!rc && o->options->background)
 		rc = pool_start_maintenance(pool);
 	return rc;

@@ -140,6 +140,21 @@ static int put_data(struct pool *pool, struct stream *stream, size_t length)
 	return rc;
 }
 
+/* Data of a volume until there is no space. */
+static void fill_pool(struct pool *pool, uint32_t volume)
+{
+	struct stream *stream;
+	int rc;
+
+	assert_int_equal(stream_open(pool, volume, &stream), 0);
+	for (unsigned i = 0; !(rc = put_data(pool, stream, 1 << 16)); i++)
+		if (i % 8 == 0)
+			assert_int_equal(pool_maintain(pool), 0);
+	assert_int_equal(rc, -ENOSPC);
+	stream_close(stream);
+	assert_int_equal(pool_maintain(pool), 0);
+}
+
 static unsigned image_segments(struct pool *pool)
 {
 	struct segment **list;
@@ -355,6 +370,52 @@ static void test_metadata_end_before_their_image(void **state)
 	fixture_free(&f);
 }
 
+/* Whatever its image is to what is left in the pool: loading takes nothing of that. */
+static void test_a_full_pool_loads_its_volumes(void **state)
+{
+	for (unsigned lost = 0; lost < 3; lost++) {
+		struct fixture f;
+		uint32_t share, dataset, data;
+		struct env *env, *sealed;
+		struct pool *pool;
+		unsigned count;
+		int rc;
+
+		fixture_make_with(&f, 6, 4, 2, 16 << 20, 4 << 20, 1);
+		pool = fixture_must_open(&f);
+		share = make_volume(pool, "share");
+		dataset = make_volume(pool, "dataset");
+		data = make_volume(pool, "data");
+		env = get_env(pool, share);
+		sealed = get_env(pool, dataset);
+		count = fill_env(pool, env, 0, 600, &rc);
+		assert_int_equal(fill_env(pool, sealed, 0, 600, &rc), count);
+		assert_int_equal(pool_seal(pool, dataset), 0);
+		env_put(sealed);
+		env_put(env);
+		close_pool(pool);
+		pool = fixture_must_open(&f);
+		fill_pool(pool, data);
+		close_pool(pool);
+		for (unsigned i = 0; i < lost; i++)
+			sim_kill_device(f.world, f.names[i]);
+
+		pool = fixture_must_open(&f);
+		sealed = get_env(pool, dataset);
+		check_env(sealed, 0, count);
+		env_put(sealed);
+		env = get_env(pool, share);
+		check_env(env, 0, count);
+		assert_int_equal(change(pool, env, 0, false), 0);
+		env_put(env);
+		if (lost) /* there may be no room for the image of what it changed */
+			pool_abandon(pool);
+		else
+			close_pool(pool);
+		fixture_free(&f);
+	}
+}
+
 /* --- volumes that go meanwhile ------------------------------------------------------------ */
 
 static const struct engine_ops *real;
@@ -424,6 +485,7 @@ int main(void)
 		cmocka_unit_test(test_a_root_of_many_segments),
 		cmocka_unit_test(test_a_label_has_room_for_its_root),
 		cmocka_unit_test(test_metadata_end_before_their_image),
+		cmocka_unit_test(test_a_full_pool_loads_its_volumes),
 		cmocka_unit_test(test_a_volume_is_destroyed_during_its_checkpoint),
 	};
 
