@@ -6,7 +6,7 @@
  */
 #include <time.h>
 
-#include "pool/internal.h"
+#include "pool/env.h"
 
 enum chore { NOTHING, CLOSE, FREE };
 
@@ -70,20 +70,23 @@ int maintain_close_segments(struct pool *pool)
 	return rc;
 }
 
+/* Urgent: behind it comes the checkpoint that makes room in the journal, and nobody else does. */
 static int round_of_work(struct pool *pool)
 {
 	int rc = pool_drop_failing(pool);
 
+	txn_urgent_begin();
 	if (!rc)
 		rc = maintain_close_segments(pool);
 	if (!rc)
 		rc = segment_restock(pool);
+	txn_urgent_end();
 	return rc;
 }
 
 int pool_maintain(struct pool *pool)
 {
-	int rc = atomic_load(&pool->failure);
+	int rc = atomic_load(&pool->failure), checkpoint = 0;
 
 	if (rc || pool->read_only)
 		return rc;
@@ -94,9 +97,9 @@ int pool_maintain(struct pool *pool)
 	rc = round_of_work(pool);
 	checkpoint_measure(pool);
 	pthread_mutex_unlock(&pool->maintain_lock);
-	if (!rc && journal_wants_checkpoint(pool))
-		rc = pool_checkpoint(pool);
-	return rc;
+	if (journal_wants_checkpoint(pool)) /* all the more when the round lacked room in it */
+		checkpoint = pool_checkpoint(pool);
+	return rc ? rc : checkpoint;
 }
 
 void pool_wake_maintenance(struct pool *pool)

@@ -416,6 +416,57 @@ static void test_a_full_pool_loads_its_volumes(void **state)
 	}
 }
 
+/* Values of so many bytes, until no record of `limit` bytes fits into the journal. */
+static void fill_journal(
+	struct pool *pool, struct env *env, size_t bytes, size_t limit, bool is_urgent)
+{
+	static uint8_t value[1 << 18];
+	struct journal *j = pool->journal;
+	struct txn *txn;
+	uint64_t lsn;
+
+	for (unsigned i = 0; journal_has_room(j, journal_cost(limit), is_urgent); i++) {
+		char key[16];
+
+		assert_int_equal(txn_begin(pool, env, &txn), 0);
+		assert_int_equal(
+			txn_put(txn, env, number_key(key, i % 20), (struct bytes){value, bytes}),
+			0);
+		assert_int_equal(txn_commit(txn, &lsn), 0);
+		assert_int_equal(pool_sync(pool, lsn), 0);
+	}
+}
+
+/* What a round cannot do because the journal is full does not keep it from being emptied. */
+static void test_a_full_journal_is_checkpointed(void **state)
+{
+	const size_t limit = (256 << 10) + 4 * 4096; /* of an ordinary transaction */
+	struct fixture f;
+	struct pool *pool;
+	struct stream *stream;
+	struct env *env;
+	uint32_t volume;
+
+	fixture_make_with(&f, 6, 4, 2, 32 << 20, 8 << 20, 1);
+	pool = fixture_must_open(&f);
+	volume = make_volume(pool, "v");
+	env = get_env(pool, volume);
+	assert_int_equal(stream_open(pool, volume, &stream), 0);
+	assert_int_equal(put_data(pool, stream, 60000), 0);
+	stream_close(stream); /* a segment to be closed */
+	fill_journal(pool, env, 200000, limit, false);
+	txn_urgent_begin();
+	fill_journal(pool, env, 5000, limit, true);
+	txn_urgent_end();
+	assert_true(journal_wants_checkpoint(pool));
+	assert_int_equal(pool_maintain(pool), 0);
+	assert_false(journal_wants_checkpoint(pool));
+	assert_true(journal_has_room(pool->journal, journal_cost(limit), false));
+	env_put(env);
+	close_pool(pool);
+	fixture_free(&f);
+}
+
 /* --- volumes that go meanwhile ------------------------------------------------------------ */
 
 static const struct engine_ops *real;
@@ -486,6 +537,7 @@ int main(void)
 		cmocka_unit_test(test_a_label_has_room_for_its_root),
 		cmocka_unit_test(test_metadata_end_before_their_image),
 		cmocka_unit_test(test_a_full_pool_loads_its_volumes),
+		cmocka_unit_test(test_a_full_journal_is_checkpointed),
 		cmocka_unit_test(test_a_volume_is_destroyed_during_its_checkpoint),
 	};
 
