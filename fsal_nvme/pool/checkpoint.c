@@ -182,9 +182,9 @@ static int checkpoint_root(struct pool *pool)
 /* --- how much they need ------------------------------------------------------------------------
  */
 
-/* In segments. */
+/* In segments of `size`. */
 struct needs {
-	uint64_t size; /* bytes of one */
+	uint64_t size;
 	uint64_t most; /* of the largest image */
 	uint64_t loaded; /* of all images that may have to be written in one checkpoint */
 };
@@ -231,11 +231,34 @@ static int note_unloaded(struct pool *pool, struct needs *needs)
 	return rc == -ENOENT ? 0 : rc;
 }
 
-/* How many segments the root may have, as they would be made now. */
-static uint64_t root_limit(struct pool *pool)
+/* Segments as they would be with as many devices fewer as the pool may lose: it has to be able to
+ * make a checkpoint then, too. */
+struct outlook {
+	unsigned width;
+	uint64_t size; /* bytes of one */
+	uint64_t now, then; /* the slots of so many segments as they are make so many of these */
+};
+
+static bool look_ahead(struct pool *pool, struct outlook *outlook)
 {
-	unsigned usable = members_usable(pool), width = pool->k + pool->m;
-	unsigned fit = ROOT_ROOM / SEGMENT_ROW_SIZE(usable < width ? usable : width);
+	unsigned usable = members_usable(pool), all = pool->k + pool->m;
+	unsigned left = usable > 2 * pool->m ? usable - pool->m : usable;
+	unsigned width = usable < all ? usable : all, then = left < all ? left : all;
+
+	if (usable <= pool->m)
+		return false;
+	*outlook = (struct outlook){
+		.width = then,
+		.size = (uint64_t)(then - pool->m) * pool->header.cell * pool->header.slot_rows,
+		.now = (uint64_t)usable * then,
+		.then = (uint64_t)left * width,
+	};
+	return true;
+}
+
+static uint64_t root_limit(unsigned width)
+{
+	unsigned fit = ROOT_ROOM / SEGMENT_ROW_SIZE(width);
 
 	return fit < ROOT_SEGMENTS_MAX ? fit : ROOT_SEGMENTS_MAX;
 }
@@ -248,23 +271,27 @@ static uint64_t root_limit(struct pool *pool)
  */
 void checkpoint_measure(struct pool *pool)
 {
-	struct needs needs = {.size = pool_segment_bytes(pool)};
-	uint64_t own, left, need, room;
+	uint64_t left = place_capacity(pool) + segment_stock(pool), own, need, room;
+	struct needs needs = {0};
+	struct outlook o;
 
-	if (!needs.size || each_env(pool, note_loaded, &needs) || note_unloaded(pool, &needs))
+	if (!look_ahead(pool, &o))
 		return;
-	own = segments_of(env_bytes(pool->env), needs.size);
-	left = place_capacity(pool) + segment_stock(pool);
-	need = needs.most + own;
-	room = left > own ? left - own : 0;
+	needs.size = o.size;
+	if (each_env(pool, note_loaded, &needs) || note_unloaded(pool, &needs))
+		return;
+	own = segments_of(env_bytes(pool->env), o.size);
+	need = ((needs.most + own) * o.now + o.then - 1) / o.then;
+	room = left * o.then / o.now;
+	room = room > own ? room - own : 0;
 	if (needs.loaded + own + IMAGE_RECORDS > pool->header.journal_size / 8 / BLOCK_SIZE)
 		room = 0;
-	if (own > root_limit(pool)) {
+	if (own > root_limit(o.width)) {
 		room = 0;
 		need = left;
 	}
 	atomic_store(&pool->image_segments, need);
-	atomic_store(&pool->image_room, room * needs.size);
+	atomic_store(&pool->image_room, room * o.size);
 }
 
 static int checkpoint_changed(struct pool *pool, struct env *env, void *data)

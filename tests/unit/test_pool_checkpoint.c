@@ -354,7 +354,7 @@ static void test_metadata_end_before_their_image(void **state)
 	env = get_env(pool, volume);
 	count = fill_env(pool, env, 0, 8000, &rc);
 	assert_int_equal(rc, -ENOSPC);
-	assert_true(count > 100);
+	assert_true(count > 50);
 	assert_int_equal(pool_checkpoint(pool), 0);
 	assert_int_equal(change(pool, env, 0, false), 0);
 	env_put(env);
@@ -381,7 +381,7 @@ static void test_a_full_pool_loads_its_volumes(void **state)
 		unsigned count;
 		int rc;
 
-		fixture_make_with(&f, 6, 4, 2, 16 << 20, 4 << 20, 1);
+		fixture_make_with(&f, 6, 4, 2, 20 << 20, 8 << 20, 1);
 		pool = fixture_must_open(&f);
 		share = make_volume(pool, "share");
 		dataset = make_volume(pool, "dataset");
@@ -408,10 +408,8 @@ static void test_a_full_pool_loads_its_volumes(void **state)
 		check_env(env, 0, count);
 		assert_int_equal(change(pool, env, 0, false), 0);
 		env_put(env);
-		if (lost) /* there may be no room for the image of what it changed */
-			pool_abandon(pool);
-		else
-			close_pool(pool);
+		close_pool(
+			pool); /* there is room for what was changed, with smaller segments too */
 		fixture_free(&f);
 	}
 }
