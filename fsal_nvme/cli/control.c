@@ -31,6 +31,7 @@
 #include "common/log.h"
 
 #define ALIVE_SECONDS 5
+#define SHORT_OF_ALL_US 100000u
 
 struct connection {
 	struct control *control;
@@ -298,8 +299,12 @@ static void accept_one(struct control *control)
 {
 	int fd = accept4(control->listener, NULL, NULL, SOCK_CLOEXEC), rc;
 
-	if (fd < 0)
+	if (fd < 0) {
+		/* The connection waits on where descriptors or memory are short. */
+		if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
+			usleep(SHORT_OF_ALL_US);
 		return;
+	}
 	pthread_mutex_lock(&control->lock);
 	rc = connection_start(control, fd);
 	pthread_mutex_unlock(&control->lock);

@@ -115,11 +115,12 @@ static const char *const number_rules[] = {
 
 static json_t *absolute_path(const char *text)
 {
-	char *here = text[0] == '/' ? NULL : getcwd(NULL, 0), *joined = NULL;
+	char *here, *joined = NULL;
 	json_t *value = NULL;
 
 	if (text[0] == '/')
 		return json_string(text);
+	here = text[0] ? getcwd(NULL, 0) : NULL;
 	if (here && asprintf(&joined, "%s/%s", here, text) >= 0)
 		value = json_string(joined);
 	free(here);

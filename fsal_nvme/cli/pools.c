@@ -281,7 +281,8 @@ static int assign_to_us(struct command *c, const struct found_pool *found)
 		return rc;
 	open_options_fill(c, found, &options);
 	options.background = false;
-	options.force = s->exported || owner_dead || json_object_get(c->args, "force");
+	options.import = true;
+	options.force = owner_dead || json_object_get(c->args, "force");
 	options.owner_dead = owner_dead;
 	rc = command_lock(c, s->name, &lock, &c->error);
 	if (rc == -EAGAIN)

@@ -75,18 +75,18 @@ static int configure(struct serving *s)
 {
 	struct command *c = s->command;
 	struct found_pool found;
-	int rc = pool_find(c, s->pool, &found, &c->error), lock;
+	int rc = pool_find(c, s->pool, &found, &c->error), lock = -1;
 
 	if (rc)
 		return rc;
 	rc = check_owner(c, &found.summary);
 	if (!rc)
+		rc = command_lock(c, s->pool, &lock, &c->error);
+	if (!rc)
 		rc = server_configure(c, &found, &s->place, s->config, sizeof(s->config));
 	if (!rc)
 		cache_save(c, &found, NULL);
-	if (!rc)
-		rc = command_lock(c, s->pool, &lock, &c->error);
-	if (!rc)
+	if (lock >= 0)
 		close(lock);
 	found_free(&found);
 	return rc == -EAGAIN ? error_set(&c->error, -EBUSY, s->pool, "it is served already") : rc;

@@ -247,7 +247,7 @@ static int check_owner(struct opening *o)
 	bool ours = !strcmp(best->owner, o->options->host);
 	int rc;
 
-	if (best->state == LABEL_EXPORTED && !o->options->force)
+	if (best->state == LABEL_EXPORTED && !o->options->import && !o->options->force)
 		return error_set(o->error, -EBUSY, best->name,
 			"it is exported; `millrace pool import %s` assigns it to this host",
 			best->name);

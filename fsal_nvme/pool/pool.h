@@ -69,6 +69,7 @@ struct pool_open_options {
 	uint8_t boot_id[16]; /* of this host's kernel */
 	const char *scratch_dir; /* for the environments' scratch files; a tmpfs is best */
 	bool read_only; /* look, do not own: nothing is written */
+	bool import; /* an exported pool is taken too */
 	bool force; /* open although another host owns it */
 	bool owner_dead; /* all earlier owners are known to be fenced or dead */
 	size_t row_memory; /* bytes of rows being written; 0: 64 MiB */

@@ -200,7 +200,7 @@ int volume_readdir(struct volume *volume, uint64_t dir, uint64_t cookie,
 static int find_name(struct volume *volume, struct txn *view, uint64_t ino, uint64_t *dir,
 	char name[VOLUME_NAME_MAX + 1])
 {
-	struct key key, next;
+	struct key key;
 	struct bytes at = key_inode(&key, ROW_NAME, *dir), found, row, text;
 	struct entry entry;
 	uint64_t in;
@@ -214,14 +214,7 @@ static int find_name(struct volume *volume, struct txn *view, uint64_t ino, uint
 			*dir = in;
 			return 0;
 		}
-		/* The next key in order: this one and a zero byte. */
-		memcpy(next.at, found.data, found.length);
-		if (found.length < sizeof(next.at))
-			next.at[found.length++] = 0;
-		else
-			next.at[found.length - 1]++;
-		key = next;
-		at = (struct bytes){key.at, found.length};
+		at = key_behind(&key, found);
 	}
 	return -ENOENT;
 }

@@ -61,6 +61,14 @@ struct bytes key_name(struct key *key, uint64_t dir, const char *name, size_t le
 	return key_end(key, &w);
 }
 
+struct bytes key_behind(struct key *key, struct bytes found)
+{
+	assert(found.length < sizeof(key->at));
+	memcpy(key->at, found.data, found.length);
+	key->at[found.length] = 0;
+	return (struct bytes){key->at, found.length + 1};
+}
+
 bool key_is_inode(struct bytes key, enum row_letter letter, uint64_t *ino)
 {
 	struct reader r = reader_on(key.data, key.length);

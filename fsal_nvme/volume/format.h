@@ -60,7 +60,7 @@ enum row_letter {
 #define TRIM_NONE UINT64_MAX
 
 struct key {
-	uint8_t at[1 + 8 + VOLUME_NAME_MAX];
+	uint8_t at[1 + 8 + VOLUME_NAME_MAX + 1]; /* the longest, and room to look behind it */
 };
 
 /* Each fills `key` and returns its bytes, valid as long as `key`. */
@@ -68,6 +68,8 @@ struct bytes key_header(struct key *key);
 struct bytes key_inode(struct key *key, enum row_letter letter, uint64_t ino);
 struct bytes key_pair(struct key *key, enum row_letter letter, uint64_t ino, uint64_t number);
 struct bytes key_name(struct key *key, uint64_t dir, const char *name, size_t length);
+/* The least key behind `found`, which is no longer than any of these. */
+struct bytes key_behind(struct key *key, struct bytes found);
 /* Whether a key has this letter, and one number after it (key_inode), two (key_pair), or one and a
  * name; the largest number is none, so that one more can always be looked for. Outputs are set only
  * where it has. */

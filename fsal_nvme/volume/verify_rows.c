@@ -42,40 +42,31 @@ static void bad(struct rows *rows, uint64_t ino, const char *format, ...)
 		options->bad(options->data, "", -EBADMSG);
 }
 
-/* The next row of a kind at or after *key; *key is moved behind it. */
-static int next_row(
-	struct rows *rows, struct key *key, size_t *length, struct bytes *found, struct bytes *row)
+/* The next row of a kind at or after *at; *at, which lies in `key`, is moved behind it. */
+static int next_row(struct rows *rows, struct key *key, struct bytes *at, struct bytes *found,
+	struct bytes *row)
 {
 	uint8_t letter = key->at[0];
-	int r = txn_seek(
-		rows->view, rows->volume->env, (struct bytes){key->at, *length}, found, row);
+	int r = txn_seek(rows->view, rows->volume->env, *at, found, row);
 
 	if (r)
 		return r;
 	if (!found->length || *(const uint8_t *)found->data != letter)
 		return -ENOENT;
-	if (found->length > sizeof(key->at))
+	if (found->length >= sizeof(key->at))
 		return -EBADMSG;
-	memcpy(key->at, found->data, found->length);
-	*length = found->length;
-	/* The next one in order: a zero byte more, or the last byte plus one. */
-	if (*length < sizeof(key->at))
-		key->at[(*length)++] = 0;
-	else
-		key->at[*length - 1]++;
+	*at = key_behind(key, *found);
 	return 0;
 }
 
 static int each_row(struct rows *rows, enum row_letter letter,
 	int (*look)(struct rows *rows, struct bytes key, struct bytes row))
 {
-	struct bytes found, row;
-	struct key key;
-	size_t length = 1;
+	struct key key = {.at = {(uint8_t)letter}};
+	struct bytes at = {key.at, 1}, found, row;
 	int r;
 
-	key.at[0] = (uint8_t)letter;
-	while (!(r = next_row(rows, &key, &length, &found, &row))) {
+	while (!(r = next_row(rows, &key, &at, &found, &row))) {
 		r = look(rows, found, row);
 		if (r)
 			return r;

@@ -18,7 +18,7 @@ from conftest import NOT_FOUND, OK, REFUSED, ROOT, USAGE, contents
     ('share', 'create', 'p/a', '--mode', '0999'), ('share', 'create', 'p/a', '--mode', '10000'),
     ('share', 'create', 'p/a', '--owner', 'nobody-of-this-name'),
     ('serve', 'p', '--port', '65536'), ('serve', 'p', '--port', '0'), ('serve', 'p', '--listen', 'x'),
-    ('serve', 'p', '--stop', '--enable'), ('dataset', 'ingest', 'p/a'), ('share', 'set', 'p/a'),
+    ('serve', 'p', '--stop', '--enable'), ('dataset', 'ingest', 'p/a'), ('dataset', 'ingest', 'p/a', ''), ('share', 'set', 'p/a'),
     ('status', '--host', 'x' * 64)])
 def test_usage(site, args):
     error = site.fails(USAGE, *args)

@@ -22,6 +22,8 @@ static struct fixture f;
 static struct engine *other; /* beta's */
 static uint32_t volume;
 
+static bool all_dead; /* what the next opener knows of earlier owners */
+
 static struct pool *open_as(struct engine *engine, const char *host, uint8_t boot, bool force)
 {
 	struct pool_open_options options = {.paths = f.paths,
@@ -30,6 +32,7 @@ static struct pool *open_as(struct engine *engine, const char *host, uint8_t boo
 		.host = host,
 		.boot_id = {boot},
 		.force = force,
+		.owner_dead = all_dead,
 		.metadata_limit = 16u << 20};
 	struct error error = {0};
 	struct pool *pool = NULL;
@@ -219,11 +222,45 @@ static void test_an_owner_is_paused_while_it_mends_what_another_wrote(void **sta
 	end();
 }
 
+static bool is_there(struct pool *pool, uint64_t id)
+{
+	struct segment *segment = segment_get(pool, id);
+
+	segment_put(segment);
+	return segment;
+}
+
+/* What an owner cannot give back because of another, it can once that is known to be dead. */
+static void test_room_comes_back_when_the_owner_is_dead(void **state)
+{
+	struct file old;
+	struct pool *pool;
+
+	begin();
+	leave_open(&old);
+	pool = open_as(f.engine, "alpha", 1, false);
+	sim_cut_host(f.engine);
+	pool_abandon(pool);
+	pool = open_as(other, "beta", 2, true);
+	delete_file(pool, &old);
+	assert_int_equal(pool_close(pool, &(struct error){0}), 0);
+	for (unsigned i = 0; i < 2; i++) {
+		all_dead = i == 1;
+		pool = open_as(other, "beta", 2, false);
+		assert_int_equal(pool_maintain(pool), 0);
+		assert_int_equal(is_there(pool, old.extents[0].segment), !all_dead);
+		assert_int_equal(pool_close(pool, &(struct error){0}), 0);
+	}
+	all_dead = false;
+	end();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_an_owner_is_paused_while_it_closes_what_another_left),
 		cmocka_unit_test(test_an_owner_is_paused_while_it_mends_what_another_wrote),
+		cmocka_unit_test(test_room_comes_back_when_the_owner_is_dead),
 	};
 
 	for (unsigned i = 0; i < FILE_BYTES; i++)

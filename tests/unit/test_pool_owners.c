@@ -43,6 +43,21 @@ static int host_open(struct host *h)
 	return pool_open(h->engine, &options, &h->pool, &h->error);
 }
 
+/* To `to`, or to nobody. */
+static int host_assign(struct host *h, const char *to)
+{
+	struct pool_open_options options = {.paths = f.paths,
+		.path_count = f.devices,
+		.name = "tank",
+		.host = h->name,
+		.boot_id = {h->boot},
+		.import = to != NULL,
+		.metadata_limit = 16u << 20};
+
+	error_clear(&h->error);
+	return pool_assign(h->engine, &options, to, &h->error);
+}
+
 static void host_must_open(struct host *h)
 {
 	if (host_open(h))
@@ -367,6 +382,25 @@ static void test_the_fullest_label_fits(void **state)
 	assert_int_equal(again.other_count, OWNERS_MAX);
 }
 
+static void test_an_exported_pool_is_imported_once(void **state)
+{
+	struct host alpha, beta;
+
+	fixture_make(&f, 6, 4, 2, DEVICE_SIZE, 1);
+	alpha = host("alpha", 1);
+	beta = host("beta", 2);
+	assert_int_equal(host_assign(&alpha, NULL), 0);
+	assert_int_equal(host_open(&alpha), -EBUSY);
+	assert_int_equal(host_assign(&beta, "beta"), 0);
+	/* It was exported when alpha looked. */
+	assert_int_equal(host_assign(&alpha, "alpha"), -EBUSY);
+	assert_non_null(strstr(alpha.error.message, "assigned to host beta"));
+	host_must_open(&beta);
+	host_free(&alpha);
+	host_free(&beta);
+	fixture_free(&f);
+}
+
 /* --- again and again -------------------------------------------------------------------------- */
 
 /* Neither a life nor an opening that ends by a kill, wherever, uses anything up. */
@@ -399,6 +433,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_the_fullest_label_fits),
+		cmocka_unit_test(test_an_exported_pool_is_imported_once),
 		cmocka_unit_test(test_kills_do_not_add_up),
 		cmocka_unit_test(test_the_owner_before_a_claim_may_be_alive),
 		cmocka_unit_test(test_hosts_may_take_turns_by_force),

@@ -457,6 +457,26 @@ static void names_files_that_are_lost(void **state)
 	assert_memory_equal(bad.path, "/dir/lost", 9);
 }
 
+/* The longest names, of any bytes. */
+static void goes_on_behind_the_longest_names(void **state)
+{
+	struct volume_verify_report report;
+	char name[VOLUME_NAME_MAX + 1] = {0}, path[VOLUME_NAME_MAX + 2];
+	uint64_t ino;
+
+	must_make(fixture.volume, VOLUME_ROOT, "before", VOLUME_FILE);
+	memset(name, 0xff, VOLUME_NAME_MAX);
+	must_make(fixture.volume, VOLUME_ROOT, name, VOLUME_FILE);
+	name[0] = 'x';
+	ino = must_make(fixture.volume, VOLUME_ROOT, name, VOLUME_FILE);
+	must_sync(&fixture);
+	assert_int_equal(volume_verify(fixture.volume, NULL, &report, NULL), 0);
+	assert_int_equal(report.files, 3);
+	assert_int_equal(report.bad_metadata, 0);
+	assert_int_equal(volume_path(fixture.volume, ino, path, sizeof(path)), 0);
+	assert_string_equal(path + 1, name);
+}
+
 /* A row that is not as it should be, put there behind everybody's back. */
 static void put_row(struct bytes key, const void *row, size_t length)
 {
@@ -518,6 +538,7 @@ int main(void)
 		TEST(deletes_when_it_is_full),
 		TEST(compacts_when_it_is_full),
 		TEST(keeps_room_for_its_images),
+		TEST(goes_on_behind_the_longest_names),
 		BROKEN(names_files_that_are_lost),
 		BROKEN(sees_rows_that_contradict),
 	};
