@@ -107,6 +107,18 @@ static void advise_space(json_t *list, const struct pool_status *s)
 			"the pool is nearly full");
 }
 
+static void advise_owners(json_t *list, const struct pool_status *s)
+{
+	if (s->other_owners[0])
+		advise(list,
+			"once they are known to be dead or fenced, stop the server and run "
+			"`millrace "
+			"pool import --owner-dead POOL`",
+			"%s had the pool open when it was taken over, and may still write: what is "
+			"deleted of older data gives no space back",
+			s->other_owners);
+}
+
 json_t *pool_advice(const struct pool_status *s)
 {
 	json_t *list = json_array();
@@ -117,6 +129,7 @@ json_t *pool_advice(const struct pool_status *s)
 	advise_devices(list, s);
 	advise_safety(list, s);
 	advise_space(list, s);
+	advise_owners(list, s);
 	return list;
 }
 
@@ -183,6 +196,7 @@ json_t *pool_status_json(const struct pool_status *s)
 	put_integer(pool, "device_count", s->device_count);
 	put_space(pool, s);
 	put_bool(pool, "domain_may_die", s->domain_may_die);
+	put_text(pool, "other_owners", s->other_owners);
 	for (unsigned i = 0; i < s->device_count; i++)
 		json_array_append_new(devices, device_json(&s->devices[i]));
 	json_object_set_new(pool, "devices", devices);

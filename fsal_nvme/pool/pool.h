@@ -145,6 +145,7 @@ struct pool_status {
 	uint64_t segments, segments_open, segments_degraded;
 	uint64_t journal_size, journal_used;
 	bool domain_may_die; /* the placement lets one whole domain die */
+	char other_owners[200]; /* hosts that may still write, "alpha, beta"; "": none */
 	unsigned device_count;
 	struct pool_device_status devices[POOL_DEVICES_MAX];
 };

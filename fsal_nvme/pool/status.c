@@ -97,6 +97,7 @@ void pool_status(struct pool *pool, struct pool_status *status)
 	memset(status, 0, sizeof(*status));
 	pthread_mutex_lock(&pool->label_lock);
 	summarize(&pool->label, &status->summary);
+	owners_name(&pool->label, status->other_owners, sizeof(status->other_owners));
 	pthread_mutex_unlock(&pool->label_lock);
 	status->summary.data = pool->k;
 	status->summary.parity = pool->m;
