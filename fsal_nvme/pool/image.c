@@ -52,9 +52,9 @@ struct image_writer {
 
 static int add_extent(struct image_writer *w, const struct extent *extent)
 {
-	struct extent *last = w->extents + w->extent_count - 1;
+	struct extent *last = w->extent_count ? &w->extents[w->extent_count - 1] : NULL;
 
-	if (w->extent_count && last->segment == extent->segment) {
+	if (last && last->segment == extent->segment) {
 		assert(last->length == extent->offset);
 		last->length += extent->length;
 		return 0;

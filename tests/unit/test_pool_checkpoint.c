@@ -302,6 +302,8 @@ static void test_a_label_has_room_for_its_root(void **state)
 	label->state = LABEL_OPEN;
 	label->device_count = POOL_DEVICES_MAX;
 	label->span_count = SPANS_MAX;
+	label->epoch = 1;
+	label->other_count = OWNERS_MAX;
 	label->root = (struct image_row){.kind = IMAGE_FULL, .lsn = 1, .length = 1, .segment = 1};
 	for (unsigned width = 2; width <= POOL_WIDTH_MAX; width++) {
 		unsigned fit = ROOT_ROOM / SEGMENT_ROW_SIZE(width);
