@@ -364,16 +364,10 @@ static int close_step(
 }
 
 /* A closed segment as any other. */
-static void drop_sums(struct segment *segment)
+static void become_closed(struct segment *segment)
 {
-	uint32_t *sums;
-
-	pthread_mutex_lock(&segment->lock);
-	sums = segment->sums;
-	segment->sums = NULL;
+	segment_drop_arrays(segment);
 	segment->frozen = false;
-	pthread_mutex_unlock(&segment->lock);
-	free(sums);
 }
 
 static int close_records(struct pool *pool, struct segment *segment, uint32_t rows)
@@ -384,7 +378,7 @@ static int close_records(struct pool *pool, struct segment *segment, uint32_t ro
 	while (!rc && more) {
 		rc = close_step(pool, segment, rows, &unwanted, &more);
 		if (!rc && !unwanted)
-			drop_sums(segment);
+			become_closed(segment);
 	}
 	return rc;
 }
@@ -542,7 +536,7 @@ static int record_many(struct pool *pool, struct segment **list, unsigned count,
 	}
 	rc = txn_commit(txn, &lsn);
 	for (; !rc && *done < next; ++*done)
-		drop_sums(list[*done]);
+		become_closed(list[*done]);
 	return rc;
 }
 

@@ -121,9 +121,10 @@ struct segment {
 	_Atomic unsigned references; /* the table holds one */
 	_Atomic uint64_t unreferred; /* bytes appended, neither referred nor abandoned */
 	pthread_mutex_t lock; /* rows[], sums, written counts */
+	/* Of an open one, NULL when it is closed (segment_open_arrays()): */
 	struct row **rows; /* layout.rows; NULL where the row is not in memory */
-	uint32_t *sums; /* open: (k + m) * blocks a row, chunk by chunk; NULL when closed */
-	uint8_t *row_done; /* open: 1 when that row is on its devices */
+	uint32_t *sums; /* (k + m) * blocks a row, chunk by chunk */
+	uint8_t *row_done; /* 1 when that row is on its devices */
 	uint32_t rows_written; /* rows [0, rows_written) are written */
 	uint32_t rows_flushed; /* ... and flushed */
 	uint32_t rows_recorded; /* ... and their checksums in a committed transaction */

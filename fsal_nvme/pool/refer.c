@@ -218,7 +218,7 @@ static struct row *row_get(struct segment *segment, uint32_t index)
 	struct row *row;
 
 	pthread_mutex_lock(&segment->lock);
-	row = segment->rows[index];
+	row = segment->rows ? segment->rows[index] : NULL;
 	if (row)
 		atomic_fetch_add(&row->references, 1);
 	pthread_mutex_unlock(&segment->lock);

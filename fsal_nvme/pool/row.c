@@ -294,18 +294,42 @@ int segment_open_arrays(struct segment *segment)
 	uint32_t rows = segment->layout.rows;
 	uint32_t *sums = calloc((size_t)rows * segment_row_sums(segment), sizeof(*sums));
 	uint8_t *done = calloc(rows, 1);
+	struct row **in_memory = calloc(rows, sizeof(struct row *));
 
-	if (!sums || !done) {
+	if (!sums || !done || !in_memory) {
 		free(sums);
 		free(done);
+		free(in_memory);
 		return -ENOMEM;
 	}
 	pthread_mutex_lock(&segment->lock);
-	assert(!segment->sums && !segment->row_done);
+	assert(!segment->sums && !segment->row_done && !segment->rows);
 	segment->sums = sums;
 	segment->row_done = done;
+	segment->rows = in_memory;
 	pthread_mutex_unlock(&segment->lock);
 	return 0;
+}
+
+void segment_drop_arrays(struct segment *segment)
+{
+	struct row **rows;
+	uint32_t *sums;
+	uint8_t *done;
+
+	pthread_mutex_lock(&segment->lock);
+	rows = segment->rows;
+	sums = segment->sums;
+	done = segment->row_done;
+	segment->rows = NULL;
+	segment->sums = NULL;
+	segment->row_done = NULL;
+	pthread_mutex_unlock(&segment->lock);
+	for (uint32_t i = 0; rows && i < segment->layout.rows; i++)
+		row_put(rows[i]);
+	free(rows);
+	free(sums);
+	free(done);
 }
 
 uint32_t segment_rows_used(struct segment *segment)
@@ -314,7 +338,7 @@ uint32_t segment_rows_used(struct segment *segment)
 
 	pthread_mutex_lock(&segment->lock);
 	used = segment->rows_written;
-	for (uint32_t i = used; segment->row_done && i < segment->layout.rows; i++)
+	for (uint32_t i = used; segment->rows && i < segment->layout.rows; i++)
 		if (segment->rows[i] || segment->row_done[i])
 			used = i + 1;
 	pthread_mutex_unlock(&segment->lock);
@@ -386,7 +410,7 @@ void segment_rows_flushed(struct segment *segment, uint32_t rows)
 	struct row *kept = NULL;
 
 	pthread_mutex_lock(&segment->lock);
-	for (uint32_t i = segment->rows_flushed; i < rows; i++) {
+	for (uint32_t i = segment->rows_flushed; segment->rows && i < rows; i++) {
 		struct row *row = segment->rows[i];
 
 		if (!row)

@@ -58,8 +58,10 @@ int row_memory_wait(struct pool *pool, size_t bytes);
  * before the pool is freed. */
 int pool_drain_rows(struct pool *pool);
 
-/* The arrays of a segment that is open: sums, row_done. */
+/* The arrays of a segment that is open: rows, sums, row_done. */
 int segment_open_arrays(struct segment *segment);
+/* A closed one has none: millions of rows need no memory. Rows are let go of. */
+void segment_drop_arrays(struct segment *segment);
 /* How many rows a segment has in which places were handed out. */
 uint32_t segment_rows_used(struct segment *segment);
 /* Waits until rows [0, rows) have been written or lost; -EIO when one is lost. */

@@ -82,13 +82,8 @@ struct segment *segment_get(struct pool *pool, uint64_t id)
 
 static void segment_destroy(struct segment *s)
 {
-	for (uint32_t i = 0; s->rows && i < s->layout.rows; i++)
-		if (s->rows[i])
-			row_put(s->rows[i]);
+	segment_drop_arrays(s);
 	pthread_mutex_destroy(&s->lock);
-	free(s->rows);
-	free(s->sums);
-	free(s->row_done);
 	free(s);
 }
 
@@ -111,11 +106,6 @@ static struct segment *segment_new(struct pool *pool, const struct segment_row *
 	s->id = row->id;
 	s->row = *row;
 	layout_compute(&s->layout, row->data, row->parity, row->cell, pool->header.slot_rows);
-	s->rows = calloc(s->layout.rows, sizeof(struct row *));
-	if (!s->rows) {
-		free(s);
-		return NULL;
-	}
 	pthread_mutex_init(&s->lock, NULL);
 	atomic_init(&s->references, 2);
 	return s;
