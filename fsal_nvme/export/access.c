@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
- * Permission to change a directory. Ganesha checks what happens to a file by its attributes, and
- * leaves names to file systems that act as the caller: no other check stands before ours. The
- * caller is op_ctx->creds, as squashed.
+ * Permission to change a directory, and to make what is put there. Ganesha checks what happens to a
+ * file by its attributes, and leaves names to file systems that act as the caller: no other check
+ * stands before ours. The caller is op_ctx->creds, as squashed.
  */
 #include "export/internal.h"
 
@@ -29,6 +29,33 @@ static bool is_superuser(void)
 	struct fsal_export *export = op_ctx->fsal_export;
 
 	return export->exp_ops.is_superuser(export, &op_ctx->creds);
+}
+
+static bool is_member(uint32_t gid)
+{
+	const struct user_cred *creds = &op_ctx->creds;
+	bool is = creds->caller_gid == gid;
+
+	for (unsigned i = 0; !is && i < creds->caller_glen; i++)
+		is = creds->caller_garray[i] == gid;
+	return is;
+}
+
+int access_new(const struct volume_attributes *parent, struct volume_new *new)
+{
+	bool inherits = parent->mode & S_ISGID && new->set.gid == parent->gid;
+
+	if (is_superuser())
+		return 0;
+	if (new->type == VOLUME_CHARACTER || new->type == VOLUME_BLOCK)
+		return -EPERM;
+	if (new->set.uid != op_ctx->creds.caller_uid)
+		return -EPERM;
+	if (is_member(new->set.gid))
+		return 0;
+	if (new->type != VOLUME_DIRECTORY)
+		new->set.mode &= ~(uint32_t)S_ISGID;
+	return inherits ? 0 : -EPERM;
 }
 
 bool mode_is_plain(uint32_t mode)

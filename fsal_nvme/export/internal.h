@@ -187,6 +187,9 @@ fsal_status_t access_remove(struct handle *dir, const char *name);
 /* Who changes a file's content, and is not root, takes set-uid and set-gid from it. Before the
  * change. */
 int privileges_drop(struct handle *handle);
+/* Whether the caller may make such an object in a directory `parent`. -EPERM. A set-gid bit for a
+ * group that is not the caller's is taken from it. */
+int access_new(const struct volume_attributes *parent, struct volume_new *new);
 bool mode_is_plain(uint32_t mode);
 
 /* --- name.c, file.c, io.c ------------------------------------------------------------------ */

@@ -165,7 +165,7 @@ int new_object(struct handle *dir, enum volume_type type, const struct fsal_attr
 	if (type == VOLUME_DIRECTORY && parent.mode & S_ISGID)
 		new->set.mode |= S_ISGID;
 	new->set.mask |= VOLUME_SET_UID | VOLUME_SET_GID | VOLUME_SET_MODE;
-	return 0;
+	return access_new(&parent, new);
 }
 
 struct making {

@@ -6,10 +6,11 @@ import os
 import pytest
 
 from harness.wire import (
-    ACCESS, ANONYMOUS, BADHANDLE, CHANGE, EXIST, FILE_SYNC, GETFH, INVAL, LOCKED, MODE, NOENT,
-    NOTSUPP, NUMLINKS, OK, PERM, READ, ROFS, SAVEFH, SHARE_DENIED, SIZE, STALE, UNSTABLE, WRITE,
-    Session, close, commit, exclusive, getattr_, guarded, link, lookup, mkdir, open_, putfh, read,
-    read_plus, remove, rename, setattr_, u32, u64, unchecked, write)
+    ACCESS, ANONYMOUS, BADHANDLE, BLOCK, CHANGE, CHARACTER, EXIST, FIFO, FILE_SYNC, GETFH,
+    GROUP, INVAL, LOCKED, MODE, NOENT, NOTSUPP, NUMLINKS, OK, PERM, READ, ROFS, SAVEFH,
+    SHARE_DENIED, SIZE, SOCKET, STALE, UNSTABLE, WRITE, Session, close, commit, exclusive,
+    getattr_, guarded, link, lookup, mkdir, mknod, opaque, open_, putfh, read, read_plus, remove,
+    rename, setattr_, u32, u64, unchecked, write)
 
 pytestmark = pytest.mark.millrace
 
@@ -260,6 +261,59 @@ def test_names_belong_to_who_may_write_the_directory(connect, volume):
         dict.fromkeys(tries, ACCESS)
     assert other.status(here, open_(b'owner', 'file', READ, how=unchecked())) == OK
     assert other.status(here, open_(b'owner', 'file', WRITE, how=unchecked())) == ACCESS
+
+
+def test_devices_and_what_belongs_to_others_are_made_by_root_alone(connect, volume, site):
+    admin, user = connect(), connect(uid=1000)
+    root = admin.root(volume)
+    here = putfh(root)
+    tries = {
+        'block': mknod('block', BLOCK),
+        'character': mknod('character', CHARACTER),
+        'owner': mkdir('owner', owner=0),
+        'group': mkdir('group', group=0),
+        'fifo': mknod('fifo', FIFO, owner=1001),
+        'file': open_(b'owner', 'file', how=unchecked(owner=1001)),
+    }
+    none = dict.fromkeys(tries, NOENT)
+
+    def found():
+        return {name: admin.status(here, lookup(name)) for name in tries}
+
+    assert {name: user.status(here, made) for name, made in tries.items()} == \
+        dict.fromkeys(tries, PERM)
+    assert found() == none
+    site.pool.set('share', volume, 'nfs.squash', 'root')
+    assert {name: admin.status(here, made) for name, made in tries.items()} == \
+        dict.fromkeys(tries, PERM)
+    assert found() == none
+    for made in (mkdir('mine', owner=1000, group=1000), mknod('pipe', FIFO), mknod('plug', SOCKET)):
+        assert user.status(here, made) == OK
+    site.pool.set('share', volume, 'nfs.squash', 'none')
+    assert {name: admin.status(here, made) for name, made in tries.items()} == \
+        dict.fromkeys(tries, OK)
+
+
+def test_a_set_gid_directory_gives_its_group_and_not_its_privilege(connect, volume):
+    admin, user = connect(), connect(uid=1000)
+    root = admin.root(volume)
+    admin.compound(putfh(root), mkdir('theirs', 0o777))
+    theirs = admin.compound(putfh(root), lookup('theirs'), GETFH)
+    admin.compound(putfh(theirs), setattr_(GROUP, opaque(b'5000')))
+    admin.compound(putfh(theirs), setattr_(MODE, u32(0o2777)))
+
+    def mode(session, name, made):
+        session.compound(putfh(theirs), made)
+        return session.compound(putfh(theirs), lookup(name), getattr_(MODE))
+
+    assert mode(user, 'file', open_(b'owner', 'file', how=unchecked(0o2755))) == 0o755
+    assert mode(user, 'fifo', mknod('fifo', FIFO, 0o2755)) == 0o755
+    assert mode(user, 'directory', mkdir('directory')) == 0o2755
+    assert mode(user, 'given', mkdir('given', group=5000)) == 0o2755
+    assert mode(admin, 'admin', open_(b'owner', 'admin', how=unchecked(0o2755))) == 0o2755
+    admin.compound(putfh(theirs), setattr_(GROUP, opaque(b'1000')))
+    assert mode(user, 'own', open_(b'owner', 'own', how=unchecked(0o2755))) == 0o2755
+    assert user.status(putfh(theirs), mkdir('no', group=5000)) == PERM
 
 
 def test_a_sticky_directory_protects_names_from_rename(connect, volume):

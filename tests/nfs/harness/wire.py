@@ -13,7 +13,8 @@ GRACE, SEQ_MISORDERED = 10013, 10063
 READ, WRITE, BOTH = 1, 2, 3
 UNSTABLE, FILE_SYNC = 0, 2
 ANONYMOUS = bytes(16)
-SIZE, CHANGE, NUMLINKS, MODE = 4, 3, 35, 33
+SIZE, CHANGE, NUMLINKS, MODE, OWNER, GROUP = 4, 3, 35, 33, 36, 37
+BLOCK, CHARACTER, SOCKET, FIFO = 3, 4, 6, 7
 
 
 def u32(*values):
@@ -107,8 +108,22 @@ def link(name):
     return 11, opaque(name.encode()), Reply.change_info
 
 
-def mkdir(name, mode=0o755):
-    return (6, u32(2) + opaque(name.encode()) + bitmap(MODE) + opaque(u32(mode)),
+def attributes(mode, owner=None, group=None):
+    """What is to be made shall have; None: what the server gives."""
+    given = {bit: opaque(str(value).encode())
+             for bit, value in ((OWNER, owner), (GROUP, group)) if value is not None}
+    return bitmap(MODE, *given) + opaque(u32(mode) + b''.join(given.values()))
+
+
+def mkdir(name, mode=0o755, **who):
+    return (6, u32(2) + opaque(name.encode()) + attributes(mode, **who),
+            lambda r: (r.change_info(), r.words()))
+
+
+def mknod(name, kind, mode=0o644, **who):
+    """Device nodes are 8:1."""
+    device = u32(8, 1) if kind in (BLOCK, CHARACTER) else b''
+    return (6, u32(kind) + device + opaque(name.encode()) + attributes(mode, **who),
             lambda r: (r.change_info(), r.words()))
 
 
@@ -126,8 +141,8 @@ def open_(owner, name, access=BOTH, deny=0, how=None):
             (u32(0) if how is None else u32(1) + how) + u32(0) + opaque(name.encode()), opened)
 
 
-def unchecked(mode=0o644):
-    return u32(0) + bitmap(MODE) + opaque(u32(mode))
+def unchecked(mode=0o644, **who):
+    return u32(0) + attributes(mode, **who)
 
 
 def guarded(mode=0o644):
