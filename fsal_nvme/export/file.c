@@ -61,36 +61,6 @@ static int state_open(struct open_state *open, struct handle *handle)
 	return r;
 }
 
-/* --- share reservations -------------------------------------------------------------------- */
-
-fsal_status_t share_check(struct handle *handle, fsal_openflags_t flags, bool bypass)
-{
-	fsal_status_t status;
-
-	PTHREAD_RWLOCK_rdlock(&handle->obj.obj_lock);
-	status = check_share_conflict(&handle->share, flags, bypass);
-	PTHREAD_RWLOCK_unlock(&handle->obj.obj_lock);
-	return FSAL_IS_ERROR(status) ? fsalstat(ERR_FSAL_LOCKED, 0) : status;
-}
-
-/* From what the state has to what it wants; its own reservation is not in its way. */
-static fsal_status_t share_move(
-	struct handle *handle, struct open_state *open, fsal_openflags_t flags)
-{
-	fsal_status_t status = status_out(0);
-
-	if (!open)
-		return status;
-	PTHREAD_RWLOCK_wrlock(&handle->obj.obj_lock);
-	update_share_counters(&handle->share, open->flags, FSAL_O_CLOSED);
-	status = check_share_conflict(&handle->share, flags, false);
-	if (!FSAL_IS_ERROR(status))
-		open->flags = flags;
-	update_share_counters(&handle->share, FSAL_O_CLOSED, open->flags);
-	PTHREAD_RWLOCK_unlock(&handle->obj.obj_lock);
-	return status;
-}
-
 /* --- opening an object --------------------------------------------------------------------- */
 
 static fsal_status_t truncate_file(struct handle *handle)
@@ -120,15 +90,15 @@ static fsal_status_t open_object(
 
 	if (flags & (FSAL_O_WRITE | FSAL_O_TRUNC) && volume_is_read_only(volume_of(handle)))
 		return status_out(-EROFS);
-	status = share_move(handle, open, flags & ~FSAL_O_TRUNC);
+	status = open ? share_move(handle, &open->flags, flags) : status_out(0);
 	if (FSAL_IS_ERROR(status))
 		return status;
 	status = status_out(state_open(open, handle));
 	if (!FSAL_IS_ERROR(status) && flags & FSAL_O_TRUNC)
 		status = truncate_file(handle);
-	if (FSAL_IS_ERROR(status)) {
-		(void)share_move(handle, open, before);
-		if (open && !was_open)
+	if (FSAL_IS_ERROR(status) && open) {
+		(void)share_move(handle, &open->flags, before);
+		if (!was_open)
 			state_close(open);
 	}
 	return status;
@@ -329,7 +299,7 @@ static fsal_status_t close2(struct fsal_obj_handle *obj, struct state_t *state)
 	struct handle *handle = handle_of(obj);
 	struct open_state *open = open_of(state);
 
-	(void)share_move(handle, open, FSAL_O_CLOSED);
+	(void)share_move(handle, &open->flags, FSAL_O_CLOSED);
 	state_close(open);
 	return status_out(0);
 }

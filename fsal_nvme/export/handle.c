@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
  * Objects. Ganesha's cache counts references, and keeps one object of each inode; a second one,
- * made at the same moment, is merged into the first and released.
+ * made at the same moment, is released: nothing that matters is kept in an object alone.
  */
 #include "export/internal.h"
 
@@ -34,13 +34,6 @@ void handle_release(struct fsal_obj_handle *obj)
 	served_put_file(handle->file);
 	served_put(handle->served);
 	gsh_free(handle);
-}
-
-static fsal_status_t merge(struct fsal_obj_handle *kept, struct fsal_obj_handle *dropped)
-{
-	if (kept->type != REGULAR_FILE)
-		return status_out(0);
-	return merge_share(kept, &handle_of(kept)->share, &handle_of(dropped)->share);
 }
 
 int handle_file(struct handle *handle, struct volume_file **file)
@@ -85,7 +78,6 @@ static void to_key(struct fsal_obj_handle *obj, struct gsh_buffdesc *key)
 void handle_ops(struct fsal_obj_ops *ops)
 {
 	ops->release = handle_release;
-	ops->merge = merge;
 	ops->handle_to_wire = to_wire;
 	ops->handle_to_key = to_key;
 }

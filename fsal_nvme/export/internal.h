@@ -141,7 +141,6 @@ struct handle {
 	struct served *served;
 	uint64_t ino;
 	uint8_t wire[VOLUME_HANDLE_SIZE]; /* on the wire, and the key in ganesha's cache */
-	struct fsal_share share; /* obj.obj_lock */
 	struct volume_file *_Atomic file; /* NULL until it is needed */
 	_Atomic bool plain; /* its mode is known to give no privileges */
 };
@@ -215,8 +214,14 @@ struct open_state {
 };
 struct state_t *state_new(
 	struct fsal_export *export, enum state_type type, struct state_t *related);
-/* Whether a share reservation forbids I/O without a state. */
+
+/* --- share.c: share reservations ----------------------------------------------------------- */
+
+/* Whether one forbids I/O without a state. */
 fsal_status_t share_check(struct handle *handle, fsal_openflags_t flags, bool bypass);
+/* From what an open state has to what it wants; its own is not in its way. Who cuts the file
+ * (FSAL_O_TRUNC, which is not kept) writes to it, whatever else it is opened for. */
+fsal_status_t share_move(struct handle *handle, fsal_openflags_t *has, fsal_openflags_t wants);
 
 /* --- hold.c -------------------------------------------------------------------------------- */
 

@@ -6,9 +6,9 @@ import os
 import pytest
 
 from harness.wire import (
-    ACCESS, ANONYMOUS, BADHANDLE, BLOCK, CHANGE, CHARACTER, EXIST, FIFO, FILE_SYNC, GETFH,
+    ACCESS, ANONYMOUS, BADHANDLE, BLOCK, BOTH, CHANGE, CHARACTER, EXIST, FIFO, FILE_SYNC, GETFH,
     GROUP, INVAL, LOCKED, MODE, NOENT, NOTSUPP, NUMLINKS, OK, PERM, READ, ROFS, SAVEFH,
-    SHARE_DENIED, SIZE, SOCKET, STALE, UNSTABLE, WRITE, Session, close, commit, exclusive,
+    SHARE_DENIED, SIZE, SOCKET, STALE, UNSTABLE, WRITE, Session, close, commit, cutting, exclusive,
     getattr_, guarded, link, lookup, mkdir, mknod, opaque, open_, putfh, read, read_plus, remove,
     rename, setattr_, u32, u64, unchecked, write)
 
@@ -115,6 +115,25 @@ def test_share_reservations(connect, volume):
     assert session.status(putfh(file), read(ANONYMOUS, 0, 9)) == LOCKED
     session.compound(putfh(file), close(mine))
     assert session.compound(putfh(file), read(ANONYMOUS, 0, 9)) == (True, b'yes')
+
+
+@pytest.mark.parametrize('name', ('file', 'another name'))
+def test_cutting_a_file_is_writing_to_it(connect, volume, site, name):
+    session, other = connect(), connect()
+    root = session.root(volume)
+    file = session.create(root, 'file', b'bytes')
+    session.compound(putfh(file), SAVEFH, putfh(root), link('another name'))
+    site.server.restart()  # which knows no names then
+    session.connect(), other.connect()
+    mine = session.compound(putfh(root), open_(b'mine', 'file', BOTH, deny=WRITE))
+    for access in (READ, WRITE):
+        cut = open_(b'theirs', name, access, how=cutting())
+        assert other.status(putfh(root), cut) == SHARE_DENIED
+        assert session.compound(putfh(file), read(mine, 0, 9)) == (True, b'bytes')
+    session.compound(putfh(file), close(mine))
+    assert other.status(putfh(root), cut) == OK
+    assert session.compound(putfh(file), getattr_(SIZE)) == 0
+    assert session.compound(putfh(file), read(ANONYMOUS, 0, 9)) == (True, b'')
 
 
 def test_an_exclusive_create_is_known_again(connect, volume, site):

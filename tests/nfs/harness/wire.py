@@ -145,6 +145,11 @@ def unchecked(mode=0o644, **who):
     return u32(0) + attributes(mode, **who)
 
 
+def cutting():
+    """Created, or what is there is cut."""
+    return u32(0) + bitmap(SIZE) + opaque(u64(0))
+
+
 def guarded(mode=0o644):
     return u32(1) + bitmap(MODE) + opaque(u32(mode))
 
