@@ -59,7 +59,7 @@ struct env *env_allocate(struct pool *pool, uint32_t volume)
 	atomic_init(&env->sealed, false);
 	atomic_init(&env->gone, false);
 	atomic_init(&env->writer, 0);
-	/* An epoch's values begin above those of the one before: see txn_change(). */
+	/* An epoch's values begin above those of the one before: see pool_change(). */
 	atomic_init(&env->change, 0);
 	pthread_mutex_init(&env->lock, NULL);
 	pthread_cond_init(&env->loaded, NULL);

@@ -98,7 +98,7 @@ struct env {
 	struct journal_position replay; /* valid when applied != image_lsn or `changing` */
 
 	_Atomic bool sealed, gone;
-	_Atomic uint64_t change; /* the pool's own: the last txn_change() of this epoch */
+	_Atomic uint64_t change; /* the pool's own: the last pool_change() of this epoch */
 	_Atomic uintptr_t writer; /* thread that holds the write lock, or 0 */
 
 	/* under the write lock */

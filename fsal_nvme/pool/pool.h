@@ -202,9 +202,9 @@ size_t txn_room(const struct txn *txn);
 int txn_commit(struct txn *txn, uint64_t *lsn);
 void txn_abort(struct txn *txn);
 
-/* A change attribute: greater in every later transaction of the pool, used once; from (epoch, LSN).
- */
-uint64_t txn_change(const struct txn *txn);
+/* A change attribute, used once: greater than all that were given out before, whether what they
+ * were given to became durable or not. From (epoch, LSN). Any thread. */
+uint64_t pool_change(struct pool *pool);
 
 /* Told when an LSN is durable: status 0, or the pool's failure. Embedded by the caller and left
  * alone until `done`, which runs on an engine thread or before pool_when_durable() returns. */

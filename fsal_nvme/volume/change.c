@@ -178,14 +178,11 @@ int change_hold(
 void change_touch(struct change *change, struct inode *inode)
 {
 	struct volume_file *file = NULL;
-	uint64_t number = txn_change(change->txn), shown = inode->change;
 
-	/* Only data is ever ahead of its row. */
+	/* Only data is ever ahead of its row: what is shown of it stays as it is from here on. */
 	if (inode->type == VOLUME_FILE)
 		change_hold(change, inode, false, &file);
-	if (file && file->change > shown)
-		shown = file->change;
-	inode->change = number > shown ? number : shown + 1;
+	inode->change = pool_change(change->volume->pool);
 	inode->ctime = change->now;
 	for (unsigned i = 0; i < change->held_count; i++) {
 		if (change->held[i] == file)

@@ -51,7 +51,7 @@ static int put_root(struct volume *volume, struct txn *txn, const struct root *r
 		.mtime = now,
 		.ctime = now,
 		.btime = now,
-		.change = txn_change(txn),
+		.change = pool_change(volume->pool),
 		.parent = VOLUME_ROOT,
 		.trim = TRIM_NONE,
 	};

@@ -106,25 +106,13 @@ int data_stage(struct volume *volume, struct lane_user *lane, struct overlay *ov
 
 /* --- the state of a file, under its lock ------------------------------------------------------ */
 
-/* The active overlay, made when there is none; the file's change attribute is up to date then. */
+/* The active overlay, made when there is none. */
 static int activate(struct volume_file *file)
 {
 	struct volume *volume = file->volume;
-	struct inode inode;
-	struct txn *view;
-	int r;
 
 	if (file->active)
 		return 0;
-	r = view_begin(volume->env, &view);
-	if (r)
-		return r;
-	r = inode_get(volume, view, file->ino, &inode);
-	txn_abort(view);
-	if (r)
-		return r;
-	if (inode.change > file->change)
-		file->change = inode.change;
 	file->active = overlay_new(volume);
 	if (!file->active)
 		return -ENOMEM;
@@ -136,7 +124,7 @@ static void touch(struct volume_file *file)
 {
 	file->active->touched = true;
 	file->active->time = (int64_t)engine_time(file->volume->engine);
-	file->active->change = ++file->change;
+	file->active->change = file->change = pool_change(file->volume->pool);
 }
 
 /* The newest inline bytes. */

@@ -312,6 +312,7 @@ void file_forget(struct volume_file *file)
 	file->active = NULL;
 	atomic_store(&file->since, 0);
 	file->sequence++;
+	file->change = pool_change(file->volume->pool);
 	if (file->committing)
 		file->committing->limit = 0;
 	overlay_drop(file->volume, active);

@@ -109,7 +109,7 @@ static void inode_begin(struct change *change, struct inode *inode, const struct
 		.mtime = change->now,
 		.ctime = change->now,
 		.btime = change->now,
-		.change = txn_change(change->txn),
+		.change = pool_change(change->volume->pool),
 		.trim = TRIM_NONE,
 	};
 	if (new->type == VOLUME_CHARACTER || new->type == VOLUME_BLOCK)

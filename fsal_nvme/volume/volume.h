@@ -138,7 +138,9 @@ struct volume_attributes {
 	uint64_t size;
 	uint64_t used; /* bytes of space, whole blocks */
 	int64_t atime, mtime, ctime, btime; /* ns since 1970 */
-	uint64_t change; /* greater after each change, never used twice */
+	/* Greater after each change, and no other state of the inode ever had the same: what is
+	 * lost with unstable writes is not given out again. */
+	uint64_t change;
 	uint64_t parent; /* of a directory; 0 for others */
 };
 int volume_getattr(struct volume *volume, uint64_t ino, struct volume_attributes *attributes);

@@ -252,6 +252,69 @@ static void keeps_times_in_order(void **state)
 	volume_file_put(file);
 }
 
+static uint64_t change_of(uint64_t ino)
+{
+	struct volume_attributes attributes;
+
+	assert_int_equal(volume_getattr(fixture.volume, ino, &attributes), 0);
+	return attributes.change;
+}
+
+/* A client keeps what it has read under a change attribute, over a crash of the server too. */
+static void shows_no_change_attribute_again_after_a_crash(void **state)
+{
+	struct volume_file *file = make_file("a");
+	uint64_t ino = volume_file_ino(file), last;
+
+	must_sync(&fixture);
+	last = change_of(ino);
+	for (unsigned i = 0; i < 20; i++) {
+		if (i % 5 == 4) {
+			volume_file_put(file);
+			volume_fixture_crash(&fixture, SIM_LOSE_ALL);
+			file = must_get(fixture.volume, ino);
+		}
+		assert_int_equal(write_seeded(file, 0, i < 10 ? 100 : 8 * KIB, i), 0);
+		assert_true(change_of(ino) > last);
+		last = change_of(ino);
+	}
+	assert_int_equal(volume_commit_wait(file), 0);
+	assert_int_equal(change_of(ino), last);
+	volume_file_put(file);
+}
+
+static void fail_writes(int error)
+{
+	struct fixture *f = &fixture.pool_fixture;
+
+	for (unsigned i = 0; i <= f->parity; i++)
+		sim_fail_device_writes(f->world, f->names[i], error);
+}
+
+/* Nor when writes are lost while it runs. */
+static void shows_no_change_attribute_again_after_a_loss(void **state)
+{
+	struct volume_file *file = make_file("a");
+	uint64_t ino = volume_file_ino(file), lost;
+
+	assert_int_equal(write_seeded(file, 0, 8 * KIB, 1), 0);
+	assert_int_equal(volume_commit_wait(file), 0);
+	for (unsigned i = 0; i < 10; i++)
+		assert_int_equal(write_seeded(file, 0, 100 * KIB, 2), 0);
+	lost = change_of(ino);
+	fail_writes(-EIO);
+	assert_int_equal(volume_commit_wait(file), -EIO);
+	must_read_seeded(file, 0, 8 * KIB, 1);
+	assert_true(change_of(ino) > lost);
+	volume_file_put(file);
+	fail_writes(0);
+	volume_fixture_crash(&fixture, SIM_LOSE_ALL);
+	file = must_get(fixture.volume, ino);
+	assert_int_equal(write_seeded(file, 0, 8 * KIB, 3), 0);
+	assert_true(change_of(ino) > lost);
+	volume_file_put(file);
+}
+
 /* --- deletion --------------------------------------------------------------------------------- */
 
 static void gives_space_back_at_the_last_close(void **state)
@@ -510,6 +573,8 @@ int main(void)
 		TEST(truncates_a_file_of_many_extents),
 		TEST(goes_on_trimming_after_a_crash),
 		TEST(keeps_times_in_order),
+		TEST(shows_no_change_attribute_again_after_a_crash),
+		TEST(shows_no_change_attribute_again_after_a_loss),
 		TEST(gives_space_back_at_the_last_close),
 		TEST(gives_orphans_back_after_a_crash),
 		TEST(deletes_a_file_that_is_being_written),
