@@ -154,10 +154,9 @@ static void print_rest(FILE *file)
 static void print_module(FILE *file, const struct command *c, const char *pool, const char *devices)
 {
 	fprintf(file,
-		"NVME {\n\tpool = \"%s\";\n\tdevices = \"%s\";\n\tstate_dir = \"%s\";\n"
+		"NVME {\n\tpool = \"%s\";\n\tdevices = \"%s\";\n"
 		"\trun_dir = \"%s\";\n\thost = \"%s\";\n\tscratch_dir = \"%s\";\n}\n",
-		pool, devices, command_state_dir(c), command_run_dir(c), command_host(c),
-		command_scratch_dir(c));
+		pool, devices, command_run_dir(c), command_host(c), command_scratch_dir(c));
 }
 
 static int write_config(struct command *c, const struct found_pool *found,

@@ -48,7 +48,6 @@ struct nvme_options {
 			*/
 	char *host; /* NULL: the host's name */
 	char *run_dir; /* of the lock and the control socket */
-	char *state_dir;
 	char *scratch_dir; /* NULL: the pool's default */
 	bool force, owner_dead; /* as in struct pool_open_options */
 	uint64_t row_memory, page_cache, metadata_limit, buffer_memory; /* bytes; 0: the default */

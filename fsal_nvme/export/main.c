@@ -191,7 +191,6 @@ static struct config_item option_items[] = {
 	CONF_MAND_STR("devices", 1, 65536, NULL, nvme_options, devices),
 	OPTION_TEXT(host, NULL),
 	OPTION_TEXT(run_dir, "/run/millrace"),
-	OPTION_TEXT(state_dir, "/var/lib/millrace"),
 	OPTION_TEXT(scratch_dir, NULL),
 	CONF_ITEM_BOOL("force", false, nvme_options, force),
 	CONF_ITEM_BOOL("owner_dead", false, nvme_options, owner_dead),

@@ -159,19 +159,6 @@ void volume_file_put(struct volume_file *file)
 		file_free(file);
 }
 
-/* A row as it is now. */
-static int load(struct volume *volume, uint64_t ino, struct inode *inode)
-{
-	struct txn *view;
-	int r = view_begin(volume->env, &view);
-
-	if (r)
-		return r;
-	r = inode_get(volume, view, ino, inode);
-	txn_abort(view);
-	return r;
-}
-
 /*
  * The row is read under the table's lock: whoever changes data or the last name has the file in
  * memory first, so what is read here is still so when the file is in the table.
@@ -189,7 +176,7 @@ static int make_loaded(struct volume *volume, uint64_t ino, struct volume_file *
 		pthread_mutex_unlock(&volume->table_lock);
 		return 0;
 	}
-	r = load(volume, ino, &inode);
+	r = inode_load(volume, ino, &inode);
 	if (!r && !(fresh = file_new(volume, &inode)))
 		r = -ENOMEM;
 	if (!r)
@@ -235,7 +222,7 @@ int volume_file_open(struct volume_file *file)
 
 	pthread_mutex_lock(&file->lock);
 	if (!file->opens)
-		r = load(file->volume, file->ino, &inode);
+		r = inode_load(file->volume, file->ino, &inode);
 	if (!r && !file->opens && !inode.nlink)
 		r = -ESTALE;
 	if (!r)

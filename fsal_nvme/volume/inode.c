@@ -104,7 +104,7 @@ void file_show(const struct volume_file *file, const struct inode *inode,
 	attributes->used = (used + BLOCK_SIZE - 1) / BLOCK_SIZE * BLOCK_SIZE;
 }
 
-static int view_inode(struct volume *volume, uint64_t ino, struct inode *inode)
+int inode_load(struct volume *volume, uint64_t ino, struct inode *inode)
 {
 	struct txn *view;
 	int r = view_begin(volume->env, &view);
@@ -124,7 +124,7 @@ int volume_getattr(struct volume *volume, uint64_t ino, struct volume_attributes
 
 	if (file)
 		pthread_mutex_lock(&file->lock);
-	r = view_inode(volume, ino, &inode);
+	r = inode_load(volume, ino, &inode);
 	if (!r)
 		file_show(file, &inode, attributes);
 	if (file)

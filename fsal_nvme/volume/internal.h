@@ -258,6 +258,8 @@ int change_release_extent(struct change *change, const struct extent *extent);
 
 /* -ESTALE when there is none, -EIO (logged) when it cannot be decoded. */
 int inode_get(struct volume *volume, struct txn *txn, uint64_t ino, struct inode *inode);
+/* As it is now, in a view of its own. */
+int inode_load(struct volume *volume, uint64_t ino, struct inode *inode);
 int inode_put(struct change *change, const struct inode *inode);
 /* -ENOTDIR */
 int inode_get_directory(struct volume *volume, struct txn *txn, uint64_t ino, struct inode *inode);
