@@ -57,6 +57,15 @@ struct io {
 	uint64_t engine_data; /* the engine's, while submitted */
 };
 
+static inline size_t iov_length(const struct iovec *iov, unsigned count)
+{
+	size_t length = 0;
+
+	for (unsigned i = 0; i < count; i++)
+		length += iov[i].iov_len;
+	return length;
+}
+
 /* Fills a request with one buffer. */
 void io_prepare(struct io *io, enum io_op op, struct device *device, uint64_t offset, void *buffer,
 	size_t length);

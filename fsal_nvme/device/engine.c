@@ -9,13 +9,7 @@
 
 uint64_t io_length(const struct io *io)
 {
-	uint64_t length = 0;
-
-	if (io->op == IO_FLUSH)
-		return 0;
-	for (unsigned i = 0; i < io->iov_count; i++)
-		length += io->iov[i].iov_len;
-	return length;
+	return io->op == IO_FLUSH ? 0 : iov_length(io->iov, io->iov_count);
 }
 
 bool io_in_range(const struct io *io)

@@ -78,15 +78,6 @@ static void read_done(struct volume_read *read)
 	read_answer(call, status_out(read->result));
 }
 
-static size_t iov_length(const struct iovec *iov, int count)
-{
-	size_t length = 0;
-
-	for (int i = 0; i < count; i++)
-		length += iov[i].iov_len;
-	return length;
-}
-
 static int read_buffer(struct read_call *call, struct fsal_io_arg *arg, size_t length)
 {
 	if (arg->iov[0].iov_base)
@@ -136,7 +127,7 @@ static int read_start(struct fsal_obj_handle *obj, fsal_async_cb done, struct fs
 static void read2(struct fsal_obj_handle *obj, bool bypass, fsal_async_cb done,
 	struct fsal_io_arg *arg, void *caller)
 {
-	size_t length = iov_length(arg->iov, arg->iov_count);
+	size_t length = iov_length(arg->iov, (unsigned)arg->iov_count);
 	fsal_status_t status = status_out(0);
 
 	arg->io_amount = 0;
@@ -172,7 +163,7 @@ static int write_file(struct handle *handle, struct fsal_io_arg *arg, size_t len
 static void write2(struct fsal_obj_handle *obj, bool bypass, fsal_async_cb done,
 	struct fsal_io_arg *arg, void *caller)
 {
-	size_t length = MIN(arg->io_request, iov_length(arg->iov, arg->iov_count));
+	size_t length = MIN(arg->io_request, iov_length(arg->iov, (unsigned)arg->iov_count));
 	fsal_status_t status = status_out(0);
 
 	arg->io_amount = 0;

@@ -488,12 +488,9 @@ int stream_append(struct stream *stream, const struct iovec *iov, unsigned iov_c
 		.reserved = flags & APPEND_RESERVED,
 		.extents = extents,
 		.limit = *count};
-	size_t given = 0;
 	int rc = may_append(stream->pool);
 
-	for (unsigned i = 0; i < iov_count; i++)
-		given += iov[i].iov_len;
-	if (!rc && given < length)
+	if (!rc && iov_length(iov, iov_count) < length)
 		rc = -EINVAL;
 	if (!rc) {
 		pthread_mutex_lock(&a.to->turn);

@@ -36,15 +36,6 @@ static size_t iov_slice(const struct iovec *iov, unsigned iov_count, size_t from
 	return given;
 }
 
-static size_t iov_length(const struct iovec *iov, unsigned iov_count)
-{
-	size_t length = 0;
-
-	for (unsigned i = 0; i < iov_count; i++)
-		length += iov[i].iov_len;
-	return length;
-}
-
 static void iov_copy(uint8_t *to, const struct iovec *iov, size_t length)
 {
 	for (unsigned i = 0; length; i++) {

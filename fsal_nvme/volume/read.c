@@ -307,12 +307,10 @@ static void start(struct volume_read *read)
 
 static int read_check(const struct volume_file *file, const struct volume_read *read)
 {
-	size_t memory = 0;
+	size_t memory = iov_length(read->iov, read->iov_count);
 
 	if (file->type != VOLUME_FILE)
 		return file->type == VOLUME_DIRECTORY ? -EISDIR : -EINVAL;
-	for (unsigned i = 0; i < read->iov_count; i++)
-		memory += read->iov[i].iov_len;
 	return memory < read->length || read->length > UINT64_MAX - read->offset ? -EINVAL : 0;
 }
 
