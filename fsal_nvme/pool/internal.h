@@ -473,7 +473,7 @@ struct pool {
 	struct segment **table; /* hash by id */
 	unsigned table_size, segment_count;
 	struct stream *streams;
-	unsigned stream_count; /* big-file streams in use */
+	unsigned stream_count; /* of volumes, open */
 	uint64_t living_epoch; /* the last one before this whose owner may still write; 0: none */
 	struct segment **stock; /* reserved and durable; under table_lock */
 	unsigned stock_count, stock_size;

@@ -75,7 +75,7 @@ struct pool_open_options {
 	size_t row_memory; /* bytes of rows being written; 0: 64 MiB */
 	size_t page_cache; /* bytes of checksum pages; 0: 64 MiB */
 	size_t metadata_limit; /* bytes an environment may take; 0: 16 GiB */
-	unsigned stream_limit; /* big-file streams; 0: 32 */
+	unsigned stream_limit; /* streams of all volumes; 0: 32 */
 	bool background; /* threads of the pool run pool_maintain() and the label's beat */
 };
 

@@ -58,7 +58,7 @@ int volume_maintain(struct volume *volume)
 		return 0;
 	commit_aged(volume, volume->volumes->options.pending_age);
 	r = give_back(volume);
-	lanes_trim(volume, false);
+	lanes_trim(volume);
 	r2 = relieve(volume);
 	return r ? r : r2;
 }

@@ -25,7 +25,7 @@
  *   table_lock     which files are in memory, their counts, the list of dirty ones
  *   moving_lock    held while a transaction commits that takes extents away, so that a reader
  *                  whose extent has gone can wait until volume->generation tells so
- *   lanes_lock, work_lock    leaves
+ *   volumes->lanes_lock, work_lock    leaves
  * Only the first three are held while something waits for a device.
  */
 #ifndef MILLRACE_VOLUME_INTERNAL_H
@@ -52,6 +52,9 @@ struct volumes {
 	struct volumes_options options; /* defaults filled in */
 	pthread_mutex_t lock;
 	struct volume *first;
+	pthread_mutex_t lanes_lock;
+	pthread_cond_t lanes_changed; /* one was closed, or is not busy any more */
+	struct lane *lanes; /* lanes_lock */
 };
 
 struct volume {
@@ -78,9 +81,7 @@ struct volume {
 	struct volume_file *dirty; /* doubly linked, newest first */
 	_Atomic unsigned dirty_count;
 
-	pthread_mutex_t lanes_lock;
-	struct lane *shared;
-	struct lane *lanes; /* of big files and spare ones */
+	struct lane *shared; /* volumes->lanes_lock: the lane of small files, or NULL */
 
 	pthread_mutex_t sync_lock;
 	pthread_mutex_t batch_lock;
@@ -156,18 +157,18 @@ uint64_t overlay_size(const struct overlay *overlay);
 
 /* Part of whatever has bytes to append: a file, a staged one, a compaction. Zeros to begin with. */
 struct lane_user {
-	/* lanes_lock */
+	/* volumes->lanes_lock */
 	struct lane *lane; /* of its own */
 	uint64_t written; /* bytes */
 };
 
-/* Appends up to APPEND_MAX bytes. */
+/* Appends up to APPEND_MAX bytes. Where streams are short, it may wait for others' appends. */
 int lane_append(struct volume *volume, struct lane_user *user, const struct iovec *iov,
 	unsigned iov_count, size_t length, unsigned flags, struct extent *extents, unsigned *count);
 /* It appends no more, for now. */
 void lane_leave(struct volume *volume, struct lane_user *user);
-/* Closes spare lanes beyond the allowed number or idle for long, or all spare ones. */
-void lanes_trim(struct volume *volume, bool all);
+/* Closes spare lanes beyond the allowed number or idle for long. */
+void lanes_trim(struct volume *volume);
 /* Nobody may be appending. */
 void lanes_close_all(struct volume *volume);
 /* The same without a word to the pool. */

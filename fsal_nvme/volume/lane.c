@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
- * Lanes: the streams of a volume. Small files share one; a file that has grown beyond some size
- * gets one of its own while it is being written. When it is done its lane is spare, and the next
- * big file goes on where the last one ended: closing a stream pads a row and leaves the rest of a
- * segment empty, so it is done only to lanes that have been idle for long.
+ * Lanes: the streams of all volumes of a pool. Small files of a volume share one; a file that has
+ * grown beyond some size gets one of its own while it is being written. When it is done its lane is
+ * spare, and the next big file goes on where the last one ended: closing a stream pads a row and
+ * leaves the rest of a segment empty, so it is done only to spare lanes that have been idle for
+ * long, and where streams are short.
+ *
+ * The pool has a limited number of streams. At the limit a big file has to do with its volume's
+ * shared lane; a volume that has no lane at all gets the stream of the lane, whichever volume's,
+ * that has been idle longest, and waits when there is an append under way on each.
  */
 #include "volume/internal.h"
 
@@ -11,19 +16,25 @@
 #include <stdlib.h>
 
 #define SECOND 1000000000ull
-#define IDLE_STEAL SECOND /* a lane that another file may take over */
+#define IDLE_STEAL SECOND /* a lane that another file of the volume may take over */
 #define IDLE_LEAVE (5 * SECOND) /* its file has stopped writing */
 #define IDLE_CLOSE (60 * SECOND)
 
 struct lane {
-	struct lane *next;
+	struct lane *next; /* volumes->lanes */
+	struct volume *volume;
 	struct stream *stream;
-	struct lane_user *owner; /* NULL: spare */
+	struct lane_user *owner; /* NULL: spare, or the shared one */
 	unsigned busy; /* appends under way */
 	uint64_t used; /* clock */
 };
 
-/* All below, up to lane_append(), under lanes_lock. */
+/* All below, up to choose(), under lanes_lock. */
+
+static bool is_shared(const struct lane *lane)
+{
+	return lane == lane->volume->shared;
+}
 
 static int lane_open(struct volume *volume, struct lane **out)
 {
@@ -38,6 +49,9 @@ static int lane_open(struct volume *volume, struct lane **out)
 		free(lane);
 		return r;
 	}
+	lane->volume = volume;
+	lane->next = volume->volumes->lanes;
+	volume->volumes->lanes = lane;
 	*out = lane;
 	return 0;
 }
@@ -51,204 +65,229 @@ static void own(struct lane *lane, struct lane_user *user)
 		user->lane = lane;
 }
 
-/* A spare lane, or the one that has been idle longest of those idle for `idle`. */
+/* Takes it out of the list. */
+static void lane_remove(struct lane *lane)
+{
+	struct lane **place = &lane->volume->volumes->lanes;
+
+	while (*place != lane)
+		place = &(*place)->next;
+	*place = lane->next;
+	own(lane, NULL);
+	if (is_shared(lane))
+		lane->volume->shared = NULL;
+}
+
+/* One that is not busy. Closing a stream waits for nothing. */
+static void lane_close(struct lane *lane)
+{
+	lane_remove(lane);
+	stream_close(lane->stream);
+	pthread_cond_broadcast(&lane->volume->volumes->lanes_changed);
+	free(lane);
+}
+
+/* Any lane of the volume; NULL. */
+static struct lane *lane_of(const struct volume *volume)
+{
+	struct lane *lane = volume->volumes->lanes;
+
+	while (lane && lane->volume != volume)
+		lane = lane->next;
+	return lane;
+}
+
+/* --- choosing --------------------------------------------------------------------------------- */
+
+/* Whichever of the two has been idle longer, and for `idle`. */
+static struct lane *idler(struct lane *best, struct lane *lane, uint64_t now, uint64_t idle)
+{
+	if (lane->busy || now - lane->used < idle)
+		return best;
+	return best && best->used <= lane->used ? best : lane;
+}
+
+/* Of the lanes of big files and, with `spare`, only of those that are spare: the one that has been
+ * idle longest of those idle for `idle`. */
 static struct lane *lane_take(struct volume *volume, bool spare, uint64_t idle)
 {
 	uint64_t now = engine_clock(volume->engine);
 	struct lane *best = NULL;
 
-	for (struct lane *lane = volume->lanes; lane; lane = lane->next) {
-		if (lane->busy || (spare && lane->owner) || now - lane->used < idle)
-			continue;
-		if (!best || lane->used < best->used)
-			best = lane;
+	for (struct lane *lane = volume->volumes->lanes; lane; lane = lane->next) {
+		if (lane->volume == volume && !is_shared(lane) && !(spare && lane->owner))
+			best = idler(best, lane, now, idle);
 	}
 	return best;
 }
 
-/* One for the user alone; NULL when there is none to be had. */
-static struct lane *lane_of_its_own(struct volume *volume, struct lane_user *user)
+/* The same of all lanes of all volumes. */
+static struct lane *lane_oldest(struct volumes *volumes, uint64_t idle)
 {
-	struct lane *lane = lane_take(volume, true, 0);
-	int r = 0;
+	uint64_t now = engine_clock(pool_engine(volumes->pool));
+	struct lane *best = NULL;
 
-	if (!lane) {
-		r = lane_open(volume, &lane);
-		if (lane) {
-			lane->next = volume->lanes;
-			volume->lanes = lane;
-		}
-	}
-	if (r == -EMFILE)
-		lane = lane_take(volume, false, IDLE_STEAL);
-	if (lane)
-		own(lane, user);
-	return lane;
+	for (struct lane *lane = volumes->lanes; lane; lane = lane->next)
+		best = idler(best, lane, now, idle);
+	return best;
 }
 
+/* One for the user alone; NULL: it has to do with the shared one. -EMFILE: another one is idle for
+ * so long that it is to be closed first. */
+static int lane_alone(struct volume *volume, struct lane_user *user, struct lane **out)
+{
+	struct lane *lane = lane_take(volume, true, 0);
+	int r = lane ? 0 : lane_open(volume, &lane);
+
+	if (r == -EMFILE) {
+		lane = lane_take(volume, false, IDLE_STEAL);
+		if (!lane && lane_oldest(volume->volumes, IDLE_CLOSE))
+			return r;
+	}
+	if (lane)
+		own(lane, user);
+	*out = lane;
+	return 0;
+}
+
+static int lane_in_company(struct volume *volume, struct lane **out)
+{
+	int r = volume->shared ? 0 : lane_open(volume, &volume->shared);
+
+	*out = r == -EMFILE ? lane_of(volume) : volume->shared;
+	return *out ? 0 : r;
+}
+
+/* -EMFILE: one must be closed first. */
 static int lane_choose(
 	struct volume *volume, struct lane_user *user, size_t length, struct lane **out)
 {
 	uint64_t threshold = volume->volumes->options.stream_bytes;
-	struct lane *lane = user->lane;
 	int r = 0;
 
-	if (!lane && user->written + length >= threshold)
-		lane = lane_of_its_own(volume, user);
-	if (!lane && !volume->shared)
-		r = lane_open(volume, &volume->shared);
-	if (!lane)
-		lane = volume->shared;
-	/* Better in company than not at all. */
-	if (!lane && r == -EMFILE)
-		lane = volume->lanes;
-	*out = lane;
-	return lane ? 0 : r;
+	*out = user->lane;
+	if (!*out && user->written + length >= threshold)
+		r = lane_alone(volume, user, out);
+	return *out || r ? r : lane_in_company(volume, out);
 }
 
-static int choose(struct volume *volume, struct lane_user *user, size_t length, struct lane **out)
+/* Closes the lane that has been idle longest, or waits until something has become of one. */
+static void make_room(struct volumes *volumes)
 {
-	int r;
+	struct lane *oldest = lane_oldest(volumes, 0);
 
-	pthread_mutex_lock(&volume->lanes_lock);
-	r = lane_choose(volume, user, length, out);
-	if (!r)
-		(*out)->busy++;
-	pthread_mutex_unlock(&volume->lanes_lock);
-	return r;
+	if (oldest)
+		lane_close(oldest);
+	else
+		pthread_cond_wait(&volumes->lanes_changed, &volumes->lanes_lock);
 }
 
-/* Has other volumes close what they do not need. */
-static void make_lanes(struct volume *volume)
+static int choose(struct volume *volume, struct lane_user *user, size_t length, struct lane **lane,
+	bool *shared)
 {
 	struct volumes *volumes = volume->volumes;
+	int r;
 
-	pthread_mutex_lock(&volumes->lock);
-	for (struct volume *other = volumes->first; other; other = other->next)
-		lanes_trim(other, other != volume);
-	pthread_mutex_unlock(&volumes->lock);
+	pthread_mutex_lock(&volumes->lanes_lock);
+	while ((r = lane_choose(volume, user, length, lane)) == -EMFILE)
+		make_room(volumes);
+	if (!r) {
+		(*lane)->busy++;
+		*shared = is_shared(*lane);
+	}
+	pthread_mutex_unlock(&volumes->lanes_lock);
+	return r;
 }
 
 int lane_append(struct volume *volume, struct lane_user *user, const struct iovec *iov,
 	unsigned iov_count, size_t length, unsigned flags, struct extent *extents, unsigned *count)
 {
+	struct volumes *volumes = volume->volumes;
 	struct lane *lane;
-	int r = choose(volume, user, length, &lane);
+	bool shared;
+	int r = choose(volume, user, length, &lane, &shared);
 
-	if (r == -EMFILE) {
-		make_lanes(volume);
-		r = choose(volume, user, length, &lane);
-	}
 	if (r)
 		return r;
-	if (lane != volume->shared)
+	if (!shared)
 		flags &= ~(unsigned)APPEND_PACKED;
 	r = stream_append(lane->stream, iov, iov_count, length, flags, extents, count);
-	pthread_mutex_lock(&volume->lanes_lock);
-	lane->busy--;
+	pthread_mutex_lock(&volumes->lanes_lock);
 	lane->used = engine_clock(volume->engine);
+	if (!--lane->busy)
+		pthread_cond_broadcast(&volumes->lanes_changed);
 	if (!r)
 		user->written += length;
-	pthread_mutex_unlock(&volume->lanes_lock);
+	pthread_mutex_unlock(&volumes->lanes_lock);
 	return r;
 }
 
 void lane_leave(struct volume *volume, struct lane_user *user)
 {
-	pthread_mutex_lock(&volume->lanes_lock);
+	struct volumes *volumes = volume->volumes;
+
+	pthread_mutex_lock(&volumes->lanes_lock);
 	if (user->lane)
 		own(user->lane, NULL);
 	user->lane = NULL;
 	user->written = 0;
-	pthread_mutex_unlock(&volume->lanes_lock);
+	pthread_mutex_unlock(&volumes->lanes_lock);
 }
 
-static bool may_close(const struct lane *lane, uint64_t now, unsigned spare, unsigned limit)
-{
-	if (lane->busy || lane->owner)
-		return false;
-	return spare > limit || now - lane->used >= IDLE_CLOSE;
-}
+/* --- closing ---------------------------------------------------------------------------------- */
 
-/* Takes lanes that are not needed out of the list. */
-static struct lane *lanes_unneeded(struct volume *volume, unsigned limit)
+/* Lanes whose file has stopped writing become spare; returns how many are. */
+static unsigned count_spare(struct volume *volume, uint64_t now)
 {
-	uint64_t now = engine_clock(volume->engine);
-	struct lane *unneeded = NULL, **place;
 	unsigned spare = 0;
 
-	for (struct lane *lane = volume->lanes; lane; lane = lane->next) {
+	for (struct lane *lane = volume->volumes->lanes; lane; lane = lane->next) {
+		if (lane->volume != volume || is_shared(lane))
+			continue;
 		if (lane->owner && !lane->busy && now - lane->used >= IDLE_LEAVE)
 			own(lane, NULL);
 		spare += !lane->owner;
 	}
-	for (place = &volume->lanes; *place;) {
-		struct lane *lane = *place;
+	return spare;
+}
 
-		if (!may_close(lane, now, spare, limit)) {
-			place = &lane->next;
-			continue;
-		}
-		*place = lane->next;
-		lane->next = unneeded;
-		unneeded = lane;
+void lanes_trim(struct volume *volume)
+{
+	unsigned limit = volume->volumes->options.spare_streams, spare;
+	uint64_t now = engine_clock(volume->engine);
+	struct volumes *volumes = volume->volumes;
+	struct lane *lane;
+
+	pthread_mutex_lock(&volumes->lanes_lock);
+	spare = count_spare(volume, now);
+	while ((lane = lane_take(volume, true, spare > limit ? 0 : IDLE_CLOSE))) {
+		lane_close(lane);
 		spare--;
 	}
-	return unneeded;
-}
-
-static void lanes_close(struct lane *lanes)
-{
-	while (lanes) {
-		struct lane *next = lanes->next;
-
-		stream_close(lanes->stream);
-		free(lanes);
-		lanes = next;
-	}
-}
-
-void lanes_trim(struct volume *volume, bool all)
-{
-	unsigned limit = all ? 0 : volume->volumes->options.spare_streams;
-	struct lane *unneeded;
-
-	pthread_mutex_lock(&volume->lanes_lock);
-	unneeded = lanes_unneeded(volume, limit);
-	pthread_mutex_unlock(&volume->lanes_lock);
-	lanes_close(unneeded);
-}
-
-static struct lane *lanes_take_all(struct volume *volume)
-{
-	struct lane *lanes;
-
-	pthread_mutex_lock(&volume->lanes_lock);
-	lanes = volume->lanes;
-	for (struct lane *lane = lanes; lane; lane = lane->next)
-		own(lane, NULL);
-	if (volume->shared) {
-		volume->shared->next = lanes;
-		lanes = volume->shared;
-	}
-	volume->shared = NULL;
-	volume->lanes = NULL;
-	pthread_mutex_unlock(&volume->lanes_lock);
-	return lanes;
+	pthread_mutex_unlock(&volumes->lanes_lock);
 }
 
 void lanes_close_all(struct volume *volume)
 {
-	lanes_close(lanes_take_all(volume));
+	struct volumes *volumes = volume->volumes;
+	struct lane *lane;
+
+	pthread_mutex_lock(&volumes->lanes_lock);
+	while ((lane = lane_of(volume)))
+		lane_close(lane);
+	pthread_mutex_unlock(&volumes->lanes_lock);
 }
 
 /* The pool, which is about to go, has its streams in a list of its own. */
 void lanes_forget(struct volume *volume)
 {
-	struct lane *lanes = lanes_take_all(volume), *next;
+	struct volumes *volumes = volume->volumes;
+	struct lane *lane;
 
-	for (; lanes; lanes = next) {
-		next = lanes->next;
-		free(lanes);
+	pthread_mutex_lock(&volumes->lanes_lock);
+	while ((lane = lane_of(volume))) {
+		lane_remove(lane);
+		free(lane);
 	}
+	pthread_mutex_unlock(&volumes->lanes_lock);
 }

@@ -46,6 +46,8 @@ int volumes_create(
 	all->pool = pool;
 	all->options = fill_in(options);
 	pthread_mutex_init(&all->lock, NULL);
+	pthread_mutex_init(&all->lanes_lock, NULL);
+	pthread_cond_init(&all->lanes_changed, NULL);
 	*volumes = all;
 	/* What cannot be deleted now stays marked; nothing depends on it. */
 	r = volumes_resume(all);
@@ -60,6 +62,8 @@ void volumes_destroy(struct volumes *volumes)
 	if (!volumes)
 		return;
 	assert(!volumes->first);
+	pthread_cond_destroy(&volumes->lanes_changed);
+	pthread_mutex_destroy(&volumes->lanes_lock);
 	pthread_mutex_destroy(&volumes->lock);
 	free(volumes);
 }
@@ -86,7 +90,6 @@ static void init_locks(struct volume *volume)
 
 	pthread_mutex_init(&volume->moving_lock, NULL);
 	pthread_mutex_init(&volume->table_lock, NULL);
-	pthread_mutex_init(&volume->lanes_lock, NULL);
 	pthread_mutex_init(&volume->sync_lock, NULL);
 	pthread_mutex_init(&volume->batch_lock, NULL);
 	pthread_mutex_init(&volume->work_lock, NULL);
@@ -104,7 +107,6 @@ void volume_end_life(struct volume *volume)
 	pthread_mutex_destroy(&volume->work_lock);
 	pthread_mutex_destroy(&volume->batch_lock);
 	pthread_mutex_destroy(&volume->sync_lock);
-	pthread_mutex_destroy(&volume->lanes_lock);
 	pthread_mutex_destroy(&volume->table_lock);
 	pthread_mutex_destroy(&volume->moving_lock);
 	free(volume);

@@ -24,6 +24,7 @@ struct fixture {
 	unsigned devices, data, parity;
 	char names[16][8];
 	const char *paths[16];
+	unsigned stream_limit; /* 0: the default */
 };
 
 static inline void fixture_make_with(struct fixture *f, unsigned devices, unsigned data,
@@ -72,6 +73,7 @@ static inline int fixture_open(struct fixture *f, struct pool **pool, struct err
 		.name = "tank",
 		.host = "alpha",
 		.metadata_limit = 16u << 20,
+		.stream_limit = f->stream_limit,
 	};
 
 	memset(error, 0, sizeof(*error));

@@ -7,12 +7,24 @@
 
 #define DEVICE_SIZE (8u << 20)
 #define KIB 1024u
+#define STREAMS 3u
 
 static struct volume_fixture fixture;
 
 static int start(void **state)
 {
 	volume_fixture_start(&fixture, DEVICE_SIZE, NULL);
+	return 0;
+}
+
+/* Few streams, and nearly every file would have one of its own. */
+static int start_with_streams(void **state)
+{
+	struct volumes_options options = {.stream_bytes = 16 * KIB};
+
+	volume_fixture_start(&fixture, DEVICE_SIZE, &options);
+	fixture.pool_fixture.stream_limit = STREAMS;
+	volume_fixture_reopen(&fixture);
 	return 0;
 }
 
@@ -78,6 +90,66 @@ static void destroys_what_has_data(void **state)
 	assert_int_equal(pool_volume_live(fixture.pool, row.id), 500 * KIB);
 	assert_int_equal(volume_destroy(fixture.volumes, "data", NULL), 0);
 	assert_int_equal(pool_volume_live(fixture.pool, row.id), 0);
+}
+
+/* Each volume keeps the stream of its small files; there are fewer of them. */
+static void writes_to_more_volumes_than_streams(void **state)
+{
+	struct volume_create_options create = {.kind = VOLUME_SHARE};
+	struct volume_file *files[2 * STREAMS];
+	struct volume *volumes[2 * STREAMS];
+	char name[16];
+
+	create.name = name;
+	for (unsigned i = 0; i < 2 * STREAMS; i++) {
+		snprintf(name, sizeof(name), "s%u", i);
+		assert_int_equal(volume_create(fixture.volumes, &create, NULL, NULL), 0);
+		assert_int_equal(volume_open(fixture.volumes, name, &volumes[i], NULL), 0);
+		files[i] =
+			must_get(volumes[i], must_make(volumes[i], VOLUME_ROOT, "a", VOLUME_FILE));
+	}
+	for (unsigned round = 0; round < 2; round++) {
+		for (unsigned i = 0; i < 2 * STREAMS; i++) {
+			uint64_t at = (uint64_t)round * 5000;
+
+			assert_int_equal(write_seeded(files[i], at, 5000, i + round), 0);
+			assert_int_equal(pool_maintain(fixture.pool), 0);
+		}
+	}
+	for (unsigned i = 0; i < 2 * STREAMS; i++) {
+		assert_int_equal(volume_commit_wait(files[i]), 0);
+		must_read_seeded(files[i], 0, 5000, i);
+		must_read_seeded(files[i], 5000, 5000, i + 1);
+		volume_file_put(files[i]);
+		assert_int_equal(volume_close(volumes[i]), 0);
+	}
+}
+
+/* Files of another volume hold all streams: there is room in company, also for what is large. */
+static void takes_a_stream_from_those_who_hold_all(void **state)
+{
+	struct volume_create_options create = {.name = "other", .kind = VOLUME_SHARE};
+	struct volume_file *files[STREAMS], *big = make_file("big");
+	struct volume *other;
+	char name[16];
+
+	assert_int_equal(volume_create(fixture.volumes, &create, NULL, NULL), 0);
+	assert_int_equal(volume_open(fixture.volumes, "other", &other, NULL), 0);
+	for (unsigned i = 0; i < STREAMS; i++) {
+		snprintf(name, sizeof(name), "b%u", i);
+		files[i] = must_get(other, must_make(other, VOLUME_ROOT, name, VOLUME_FILE));
+		assert_int_equal(write_seeded(files[i], 0, 20 * KIB, i), 0);
+	}
+	for (unsigned i = 0; i < 20; i++)
+		assert_int_equal(write_seeded(big, i * 20 * KIB, 20 * KIB, i), 0);
+	for (unsigned i = 0; i < STREAMS; i++) {
+		must_read_seeded(files[i], 0, 20 * KIB, i);
+		volume_file_put(files[i]);
+	}
+	for (unsigned i = 0; i < 20; i++)
+		must_read_seeded(big, i * 20 * KIB, 20 * KIB, i);
+	volume_file_put(big);
+	assert_int_equal(volume_close(other), 0);
 }
 
 static void finishes_a_creation_after_a_crash(void **state)
@@ -522,6 +594,7 @@ static int end_broken(void **state)
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start, end)
+#define WITH_STREAMS(name) cmocka_unit_test_setup_teardown(name, start_with_streams, end)
 #define BROKEN(name) cmocka_unit_test_setup_teardown(name, start, end_broken)
 
 int main(void)
@@ -529,6 +602,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(creates_and_destroys),
 		TEST(destroys_what_has_data),
+		WITH_STREAMS(writes_to_more_volumes_than_streams),
+		WITH_STREAMS(takes_a_stream_from_those_who_hold_all),
 		TEST(finishes_a_creation_after_a_crash),
 		TEST(seals_for_good),
 		TEST(makes_files_in_batches),

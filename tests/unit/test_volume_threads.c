@@ -20,6 +20,7 @@ static struct engine *engine;
 static struct pool *pool;
 static struct volumes *volumes;
 static struct volume *volume;
+static unsigned stream_limit; /* 0: the default */
 
 static void make_pool(void)
 {
@@ -63,6 +64,7 @@ static void open_all(void)
 		.host = "alpha",
 		.scratch_dir = directory,
 		.metadata_limit = 64u << 20,
+		.stream_limit = stream_limit,
 		.background = true,
 	};
 	struct error error = {0};
@@ -373,6 +375,39 @@ static void volumes_come_and_go(void **state)
 	assert_int_equal(volume_open(volumes, "share", &volume, NULL), 0);
 }
 
+/* Each has its own volume, and there are fewer streams than volumes. */
+static void *write_to_my_volume(void *data)
+{
+	struct volume_create_options create = {.kind = VOLUME_SHARE};
+	unsigned me = (unsigned)(uintptr_t)data;
+	struct volume_file *file;
+	struct volume *mine;
+	char name[32];
+
+	snprintf(name, sizeof(name), "v%u", me);
+	create.name = name;
+	assert_int_equal(volume_create(volumes, &create, NULL, NULL), 0);
+	assert_int_equal(volume_open(volumes, name, &mine, NULL), 0);
+	file = must_get(mine, must_make(mine, VOLUME_ROOT, "file", VOLUME_FILE));
+	for (unsigned i = 0; i < ROUNDS; i++)
+		assert_int_equal(write_seeded(file, i * 5000, 5000, me + i), 0);
+	for (unsigned i = 0; i < ROUNDS; i++)
+		must_read_seeded(file, i * 5000, 5000, me + i);
+	volume_file_put(file);
+	assert_int_equal(volume_close(mine), 0);
+	return NULL;
+}
+
+static void shares_few_streams(void **state)
+{
+	close_all();
+	stream_limit = 2;
+	open_all();
+	stream_limit = 0;
+	assert_int_equal(volume_open(volumes, "share", &volume, NULL), 0);
+	run_threads(write_to_my_volume);
+}
+
 /* --- ingest ----------------------------------------------------------------------------------- */
 
 static void ingests_with_threads(void **state)
@@ -430,6 +465,7 @@ int main(void)
 		TEST(fights_over_names),
 		TEST(reads_while_it_is_compacted),
 		TEST(volumes_come_and_go),
+		TEST(shares_few_streams),
 		TEST(ingests_with_threads),
 	};
 
