@@ -138,6 +138,8 @@ static int ingest_story(struct verb_call *call, int rc, const char *why)
 {
 	const char *text = call_text(call, "volume");
 
+	if (rc == -EBUSY)
+		return error_set(call->error, rc, text, "%.300s", why);
 	if (rc == -EINTR)
 		return error_set(call->error, rc, text,
 			"interrupted; --resume goes on, `millrace dataset destroy` gives the space "
@@ -147,7 +149,7 @@ static int ingest_story(struct verb_call *call, int rc, const char *why)
 			"the pool is full; make room and go on with --resume, or destroy this "
 			"dataset");
 	return rc ? error_set(call->error, rc, text, "it is not complete: %.300s; --resume goes on",
-			    why[0] ? why : strerror(-rc))
+			    why)
 		  : 0;
 }
 
@@ -192,7 +194,7 @@ int verb_dataset_ingest(struct verb_call *call)
 		return rc;
 	rc = ingest_into(call, volume);
 	closed = volume_close(volume);
-	return rc ? rc : ingest_story(call, closed, "");
+	return rc ? rc : ingest_story(call, closed, strerror(-closed));
 }
 
 /* --- verify ------------------------------------------------------------------------------ */

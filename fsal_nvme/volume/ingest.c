@@ -437,13 +437,12 @@ static void finish(struct ingest *ingest)
 		ingest->options->progress(ingest->options->data, ingest->progress);
 }
 
-int volume_ingest(struct volume *volume, const struct ingest_options *options,
+static int ingest_all(struct volume *volume, const struct ingest_options *options,
 	struct ingest_progress *progress, struct error *error)
 {
 	struct ingest ingest = {.volume = volume, .options = options, .progress = progress};
 	int r;
 
-	memset(progress, 0, sizeof(*progress));
 	pthread_mutex_init(&ingest.lock, NULL);
 	pthread_mutex_init(&ingest.told_lock, NULL);
 	pthread_cond_init(&ingest.changed, NULL);
@@ -457,5 +456,19 @@ int volume_ingest(struct volume *volume, const struct ingest_options *options,
 			r == -EINTR ? "ingest was stopped; --resume goes on with it"
 				    : strerror(-r));
 	clean_up(&ingest);
+	return r;
+}
+
+int volume_ingest(struct volume *volume, const struct ingest_options *options,
+	struct ingest_progress *progress, struct error *error)
+{
+	int r;
+
+	memset(progress, 0, sizeof(*progress));
+	r = volume_turn_begin(volume, "an ingest into it", error);
+	if (r)
+		return r;
+	r = ingest_all(volume, options, progress, error);
+	volume_turn_end(volume);
 	return r;
 }

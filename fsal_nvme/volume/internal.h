@@ -66,6 +66,7 @@ struct volume {
 	unsigned users;
 	struct volume_row row;
 	_Atomic bool writable;
+	_Atomic(const char *) turn; /* what has it: an ingest or the sealing; or NULL */
 	_Atomic uint64_t losses;
 	_Atomic uint64_t lsn; /* the last that changed this volume */
 	uint64_t syncs; /* sync_lock: calls of volume_sync() */
@@ -101,6 +102,10 @@ int volume_format(struct volume *volume);
 /* Goes on with deletions of volumes that a crash cut short. */
 int volumes_resume(struct volumes *volumes);
 bool volume_may_change(const struct volume *volume);
+/* An ingest and the sealing have a volume to themselves: what is sealed in the middle of an ingest
+ * lacks the rest of it for good. -EBUSY when another one is under way. `what` stays valid. */
+int volume_turn_begin(struct volume *volume, const char *what, struct error *error);
+void volume_turn_end(struct volume *volume);
 
 /* --- overlay.c ------------------------------------------------------------------------------- */
 
@@ -169,7 +174,8 @@ int lane_append(struct volume *volume, struct lane_user *user, const struct iove
 void lane_leave(struct volume *volume, struct lane_user *user);
 /* Closes spare lanes beyond the allowed number or idle for long. */
 void lanes_trim(struct volume *volume);
-/* Nobody may be appending. */
+/* Waits for the appends that are under way; new ones must not come, for want of callers or since
+ * `writable` was taken away before. */
 void lanes_close_all(struct volume *volume);
 /* The same without a word to the pool. */
 void lanes_forget(struct volume *volume);

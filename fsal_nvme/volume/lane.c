@@ -158,13 +158,15 @@ static int lane_in_company(struct volume *volume, struct lane **out)
 	return *out ? 0 : r;
 }
 
-/* -EMFILE: one must be closed first. */
+/* -EMFILE: one must be closed first. -EROFS: the volume is sealed, or about to be. */
 static int lane_choose(
 	struct volume *volume, struct lane_user *user, size_t length, struct lane **out)
 {
 	uint64_t threshold = volume->volumes->options.stream_bytes;
 	int r = 0;
 
+	if (!volume_may_change(volume))
+		return -EROFS;
 	*out = user->lane;
 	if (!*out && user->written + length >= threshold)
 		r = lane_alone(volume, user, out);
@@ -273,8 +275,12 @@ void lanes_close_all(struct volume *volume)
 	struct lane *lane;
 
 	pthread_mutex_lock(&volumes->lanes_lock);
-	while ((lane = lane_of(volume)))
-		lane_close(lane);
+	while ((lane = lane_of(volume))) {
+		if (lane->busy)
+			pthread_cond_wait(&volumes->lanes_changed, &volumes->lanes_lock);
+		else
+			lane_close(lane);
+	}
 	pthread_mutex_unlock(&volumes->lanes_lock);
 }
 

@@ -261,6 +261,20 @@ int volume_close(struct volume *volume)
 
 /* --- sealing ---------------------------------------------------------------------------------- */
 
+int volume_turn_begin(struct volume *volume, const char *what, struct error *error)
+{
+	const char *other = NULL;
+
+	if (atomic_compare_exchange_strong(&volume->turn, &other, what))
+		return 0;
+	return error_set(error, -EBUSY, volume->row.name, "%s is under way", other);
+}
+
+void volume_turn_end(struct volume *volume)
+{
+	atomic_store(&volume->turn, NULL);
+}
+
 /* Waits until those who asked before `writable` was taken away are through. */
 static int drain_changes(struct volume *volume)
 {
@@ -324,7 +338,8 @@ static int seal(struct volume *volume)
 	return r;
 }
 
-int volume_seal(struct volume *volume, struct error *error)
+/* It has its turn. */
+static int seal_once(struct volume *volume, struct error *error)
 {
 	int r;
 
@@ -338,6 +353,17 @@ int volume_seal(struct volume *volume, struct error *error)
 		return error_set(error, r, volume->row.name, "cannot be sealed: %s", strerror(-r));
 	volume->row.sealed = true;
 	return 0;
+}
+
+int volume_seal(struct volume *volume, struct error *error)
+{
+	int r = volume_turn_begin(volume, "its sealing", error);
+
+	if (r)
+		return r;
+	r = seal_once(volume, error);
+	volume_turn_end(volume);
+	return r;
 }
 
 /* --- questions -------------------------------------------------------------------------------- */

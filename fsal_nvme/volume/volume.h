@@ -83,8 +83,9 @@ int volume_open_id(
 /* The last one commits what is pending and waits for it; files must have been put. The volume is
  * closed whatever is returned: the first error of that commit. NULL is allowed. */
 int volume_close(struct volume *volume);
-/* Commits all files, makes the volume immutable, writes its last image. -EBUSY when a deleted file
- * is still open. Durable on return. Sealed already: 0. */
+/* Commits all files, makes the volume immutable, writes its last image. -EBUSY while an ingest or
+ * another sealing of it is under way, while files are being written, and when a deleted file is
+ * still open. Durable on return. Sealed already: 0. */
 int volume_seal(struct volume *volume, struct error *error);
 
 struct pool *volume_pool(const struct volume *volume);
@@ -341,7 +342,8 @@ struct ingest_options {
 /*
  * Copies a directory tree: modes, owners, times, symbolic and hard links, holes. All of it is
  * durable on return. What cannot be read, and what is neither file, directory, symbolic link,
- * FIFO, socket nor device, is skipped and named; an error of the pool ends it.
+ * FIFO, socket nor device, is skipped and named; an error of the pool ends it. -EBUSY while another
+ * ingest or the sealing of the volume is under way.
  */
 int volume_ingest(struct volume *volume, const struct ingest_options *options,
 	struct ingest_progress *progress, struct error *error);

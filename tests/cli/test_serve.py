@@ -254,7 +254,12 @@ def test_a_client_that_leaves_stops_its_ingest(served):
     wait_until(lambda: served.json('dataset', 'list')['datasets'], 'the ingest has begun')
     process.kill()
     process.wait()
-    served.run('dataset', 'ingest', 'tank/set', top, '--resume')
+
+    def is_sealed():
+        served.run('dataset', 'ingest', 'tank/set', top, '--resume')  # refused until it has stopped
+        return served.json('dataset', 'list')['datasets'][0]['sealed']
+
+    wait_until(is_sealed, 'the ingest is resumed')
     report = served.json('dataset', 'verify', 'tank/set')['verify']
     assert report['files'] == 3000 and report['bad_files'] == 0
 

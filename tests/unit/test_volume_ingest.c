@@ -319,6 +319,38 @@ static void seals_and_verifies(void **state)
 	assert_true(report.bytes > 3000 * KIB);
 }
 
+/* What is tried in the middle of an ingest. */
+static bool meddle(void *data)
+{
+	struct ingest_options options = {.source = source, .resume = true};
+	struct ingest_progress progress;
+	struct error error = {0};
+
+	++*(unsigned *)data;
+	assert_int_equal(volume_seal(fixture.volume, &error), -EBUSY);
+	assert_non_null(strstr(error.message, "ingest"));
+	error_clear(&error);
+	assert_int_equal(volume_ingest(fixture.volume, &options, &progress, &error), -EBUSY);
+	assert_non_null(strstr(error.message, "ingest"));
+	return false;
+}
+
+static void is_alone_with_the_volume(void **state)
+{
+	unsigned asked = 0;
+	struct ingest_options options = {.source = source, .stop = meddle, .data = &asked};
+	struct ingest_progress progress;
+	struct error error = {0};
+
+	source_file("a", 0, 100, 1);
+	source_file("b", 0, 20 * KIB, 2);
+	assert_int_equal(volume_ingest(fixture.volume, &options, &progress, &error), 0);
+	assert_true(asked > 0);
+	assert_int_equal(progress.files, 2);
+	assert_int_equal(volume_seal(fixture.volume, &error), 0);
+	compare_all();
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start, end)
 
 int main(void)
@@ -328,6 +360,7 @@ int main(void)
 		TEST(goes_on_where_it_was_stopped),
 		TEST(names_what_it_leaves_out),
 		TEST(copies_a_file_of_many_holes),
+		TEST(is_alone_with_the_volume),
 		TEST(seals_and_verifies),
 	};
 

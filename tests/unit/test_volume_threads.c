@@ -3,6 +3,7 @@
 /* Many threads on one share of a pool on plain files: real completions, the volume's own thread. */
 #include <ftw.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -408,6 +409,61 @@ static void shares_few_streams(void **state)
 	run_threads(write_to_my_volume);
 }
 
+/* --- sealing -------------------------------------------------------------------------------- */
+
+static _Atomic unsigned staged_files;
+
+static void *stage_until_it_is_sealed(void *data)
+{
+	uint8_t *bytes = malloc(200 * KIB);
+	int r = 0;
+
+	fill_bytes(bytes, 200 * KIB, 1);
+	while (!r) {
+		struct volume_staged staged = {
+			.dir = VOLUME_ROOT, .name = "x", .new = {.type = VOLUME_FILE}};
+
+		staged.size = 200 * KIB;
+		r = volume_stage(volume, &staged, 0, bytes, 200 * KIB);
+		volume_staged_free(volume, &staged);
+		atomic_fetch_add(&staged_files, 1);
+	}
+	assert_int_equal(r, -EROFS);
+	free(bytes);
+	return NULL;
+}
+
+static void *seal_in_the_middle(void *data)
+{
+	struct error error = {0};
+
+	if (data)
+		return stage_until_it_is_sealed(NULL);
+	while (atomic_load(&staged_files) < 20)
+		sched_yield();
+	if (volume_seal(volume, &error))
+		fail_msg("%s: %s", error.object, error.message);
+	return NULL;
+}
+
+/* Its streams are closed while others append to them. */
+static void seals_while_bytes_are_appended(void **state)
+{
+	for (unsigned i = 0; i < 5; i++) {
+		struct volume_create_options create = {.kind = VOLUME_DATASET};
+		char name[16];
+
+		snprintf(name, sizeof(name), "d%u", i);
+		create.name = name;
+		assert_int_equal(volume_close(volume), 0);
+		assert_int_equal(volume_create(volumes, &create, NULL, NULL), 0);
+		assert_int_equal(volume_open(volumes, name, &volume, NULL), 0);
+		atomic_store(&staged_files, 0);
+		run_threads(seal_in_the_middle);
+		assert_true(volume_is_read_only(volume));
+	}
+}
+
 /* --- ingest ----------------------------------------------------------------------------------- */
 
 static void ingests_with_threads(void **state)
@@ -466,6 +522,7 @@ int main(void)
 		TEST(reads_while_it_is_compacted),
 		TEST(volumes_come_and_go),
 		TEST(shares_few_streams),
+		TEST(seals_while_bytes_are_appended),
 		TEST(ingests_with_threads),
 	};
 
