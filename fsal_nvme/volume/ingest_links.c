@@ -108,24 +108,43 @@ int ingest_alias_add(
 }
 
 /* -EEXIST: something else has the name. */
-static int make_alias(struct ingest *ingest, const struct ingest_alias *alias)
+static int link_name(struct ingest *ingest, const struct ingest_alias *alias)
 {
 	const char *name = ingest_last_part(alias->path);
-	struct volume_attributes there;
 	uint64_t lsn;
 	int r = volume_link(ingest->volume, alias->link->ino, alias->dir, name, NULL, &lsn);
 
 	if (!r)
 		ingest_count(ingest, &ingest->progress->links, 1);
-	if (r != -EEXIST || !ingest->options->resume)
-		return r;
-	r = volume_lookup(ingest->volume, alias->dir, name, &there);
+	return r;
+}
+
+/* With --resume: what an earlier ingest gave the name to, before the file changed or by another of
+ * its names, makes room. */
+static int link_again(struct ingest *ingest, const struct ingest_alias *alias)
+{
+	const char *name = ingest_last_part(alias->path);
+	struct volume_attributes there;
+	uint64_t lsn;
+	int r = volume_lookup(ingest->volume, alias->dir, name, &there);
+
 	if (r)
 		return r;
-	if (there.ino != alias->link->ino)
-		return -EEXIST;
-	ingest_count(ingest, &ingest->progress->present, 1);
-	return 0;
+	if (there.ino == alias->link->ino) {
+		ingest_count(ingest, &ingest->progress->present, 1);
+		return 0;
+	}
+	r = volume_unlink(ingest->volume, alias->dir, name, VOLUME_UNLINK_FILE, &lsn);
+	if (r)
+		return r == -EISDIR ? -EEXIST : r;
+	return link_name(ingest, alias);
+}
+
+static int make_alias(struct ingest *ingest, const struct ingest_alias *alias)
+{
+	int r = link_name(ingest, alias);
+
+	return r == -EEXIST && ingest->options->resume ? link_again(ingest, alias) : r;
 }
 
 static int alias(struct ingest *ingest, const struct ingest_alias *alias)

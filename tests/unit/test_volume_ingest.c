@@ -253,6 +253,45 @@ static void goes_on_where_it_was_stopped(void **state)
 	compare_all();
 }
 
+static void goes_on_with_hard_links(void **state)
+{
+	struct ingest_progress progress;
+	struct volume_attributes found;
+	struct told told = {0};
+
+	source_file("a", 0, 100, 1);
+	assert_int_equal(link(at("a"), at("b")), 0);
+	assert_int_equal(link(at("a"), at("c")), 0);
+	assert_int_equal(ingest(&told, false, &progress), 0);
+	assert_int_equal(ingest(&told, true, &progress), 0);
+	assert_int_equal(progress.present, 3);
+	/* One that was changed in place is new under all of its names. */
+	source_file("a", 0, 200, 2);
+	assert_int_equal(ingest(&told, true, &progress), 0);
+	assert_int_equal(told.skipped, 0);
+	assert_int_equal(progress.files, 1);
+	assert_int_equal(progress.links, 2);
+	compare_all();
+	assert_int_equal(walk("a"), walk("b"));
+	assert_int_equal(walk("a"), walk("c"));
+	/* Names that were met in another order had the file made twice. */
+	must_unlink(fixture.volume, VOLUME_ROOT, "b");
+	must_make(fixture.volume, VOLUME_ROOT, "b", VOLUME_FILE);
+	assert_int_equal(ingest(&told, true, &progress), 0);
+	assert_int_equal(told.skipped, 0);
+	compare_all();
+	assert_int_equal(walk("a"), walk("b"));
+	/* A directory is not taken away. */
+	must_unlink(fixture.volume, VOLUME_ROOT, "a");
+	must_unlink(fixture.volume, VOLUME_ROOT, "b");
+	must_make(fixture.volume, VOLUME_ROOT, "a", VOLUME_DIRECTORY);
+	must_make(fixture.volume, VOLUME_ROOT, "b", VOLUME_DIRECTORY);
+	assert_int_equal(ingest(&told, true, &progress), 0);
+	assert_true(told.skipped >= 2);
+	assert_int_equal(volume_getattr(fixture.volume, walk("a"), &found), 0);
+	assert_int_equal(found.type, VOLUME_DIRECTORY);
+}
+
 static void names_what_it_leaves_out(void **state)
 {
 	struct ingest_progress progress;
@@ -358,6 +397,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(copies_a_tree),
 		TEST(goes_on_where_it_was_stopped),
+		TEST(goes_on_with_hard_links),
 		TEST(names_what_it_leaves_out),
 		TEST(copies_a_file_of_many_holes),
 		TEST(is_alone_with_the_volume),
