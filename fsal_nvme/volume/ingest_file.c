@@ -192,6 +192,7 @@ static int large_file(struct ingest_batch *batch, uint64_t dir, const char *path
 	const char *name = ingest_last_part(path);
 	struct sink sink = {.batch = batch};
 	struct volume_attributes made;
+	bool left_out;
 	uint64_t lsn;
 	int r;
 
@@ -206,10 +207,13 @@ static int large_file(struct ingest_batch *batch, uint64_t dir, const char *path
 	if (!r)
 		r = write_file(&sink, path, fd, st);
 	volume_file_put(sink.file);
-	if (r == LEFT_OUT)
-		return volume_unlink(ingest->volume, dir, name, VOLUME_UNLINK_FILE, &lsn);
+	left_out = r == LEFT_OUT;
+	if (left_out)
+		r = volume_unlink(ingest->volume, dir, name, VOLUME_UNLINK_FILE, &lsn);
 	if (r)
 		return ingest_fail(ingest, r, path);
+	if (left_out)
+		return 0;
 	if (link)
 		ingest_link_made(ingest, link, made.ino);
 	ingest_count(ingest, &ingest->progress->files, 1);

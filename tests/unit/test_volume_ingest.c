@@ -308,6 +308,29 @@ static void names_what_it_leaves_out(void **state)
 	*strrchr(source, '/') = '\0';
 }
 
+/* While it is read the source changes, and its copy goes away. */
+static bool spoil(void *data)
+{
+	uint64_t lsn;
+	int r = volume_unlink(fixture.volume, VOLUME_ROOT, "large", VOLUME_UNLINK_FILE, &lsn);
+
+	if (!r)
+		set_mtime("large", 7);
+	return false;
+}
+
+static void a_copy_that_cannot_be_taken_back_ends_it(void **state)
+{
+	struct ingest_options options = {.source = source, .stop = spoil};
+	struct ingest_progress progress;
+	struct error error = {0};
+
+	source_file("large", 80u << 20, 1000, 1); /* made first, written then */
+	source_file("small", 0, 1000, 2);
+	assert_int_equal(volume_ingest(fixture.volume, &options, &progress, &error), -ENOENT);
+	assert_string_equal(error.object, at("large"));
+}
+
 /* More pieces than fit into one transaction. */
 static void copies_a_file_of_many_holes(void **state)
 {
@@ -399,6 +422,7 @@ int main(void)
 		TEST(goes_on_where_it_was_stopped),
 		TEST(goes_on_with_hard_links),
 		TEST(names_what_it_leaves_out),
+		TEST(a_copy_that_cannot_be_taken_back_ends_it),
 		TEST(copies_a_file_of_many_holes),
 		TEST(is_alone_with_the_volume),
 		TEST(seals_and_verifies),
