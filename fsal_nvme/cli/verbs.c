@@ -52,7 +52,9 @@ static const struct parameter dataset_ingest_args[] = {VOLUME("dataset"),
 	{"source", VALUE_PATH, NEEDED_PLACE, 0, 0, "DIR", "directory whose content it gets"},
 	{"no-seal", VALUE_FLAG, 0, 0, 0, NULL, "leave it open for more; `dataset seal` ends it"},
 	{"resume", VALUE_FLAG, 0, 0, 0, NULL, "go on with one that is not sealed yet"},
-	{"threads", VALUE_NUMBER, 0, 1, 64, "N", "readers (one per processor, at most 16)"}, END};
+	{"threads", VALUE_NUMBER, 0, 1, VOLUME_INGEST_THREADS, "N",
+		"readers (one per processor, at most 16)"},
+	END};
 static const struct parameter dataset[] = {VOLUME("dataset"), END};
 static const struct parameter dataset_get_args[] = {VOLUME("dataset"), PROPERTIES, END};
 static const struct parameter dataset_set_args[] = {VOLUME("dataset"), ASSIGNMENTS, END};

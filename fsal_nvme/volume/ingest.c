@@ -17,7 +17,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define THREADS_MAX 16u
 #define WAITING_MAX 64u /* bunches of names; whoever has more makes them itself */
 #define SYNC_BYTES (4ull << 30)
 #define SECOND 1000000000ull
@@ -345,14 +344,14 @@ static unsigned thread_count(const struct ingest *ingest)
 		return 1;
 	if (!wanted)
 		wanted = processors > 0 ? (unsigned)processors : 1;
-	return wanted < THREADS_MAX ? wanted : THREADS_MAX;
+	return wanted < VOLUME_INGEST_THREADS ? wanted : VOLUME_INGEST_THREADS;
 }
 
 /* This thread works too; with fewer threads than wanted it takes longer. */
 static void work_all(struct ingest *ingest)
 {
 	unsigned count = thread_count(ingest), made = 0;
-	pthread_t threads[THREADS_MAX];
+	pthread_t threads[VOLUME_INGEST_THREADS];
 
 	ingest->busy = count;
 	for (unsigned i = 1; i < count; i++) {

@@ -327,9 +327,11 @@ struct ingest_progress {
 	uint64_t skipped; /* named by skip() */
 };
 
+#define VOLUME_INGEST_THREADS 16 /* at most */
+
 struct ingest_options {
 	const char *source; /* a directory; what it holds becomes what the volume's root holds */
-	unsigned threads; /* 0: one per processor, at most 16; none with a simulated engine */
+	unsigned threads; /* 0: one per processor; none with a simulated engine */
 	bool resume; /* leave alone what is there with the same type, size and mtime */
 	uint64_t sync_bytes; /* made durable at least this often; 0: 4 GiB */
 	/* Any may be NULL; called from one thread at a time. */

@@ -56,6 +56,7 @@ def test_ingest_seals(either):
 
 def test_ingest_in_parts(either):
     first, second = either.tree('one', 5), either.tree('two', 9)
+    either.fails(USAGE, 'dataset', 'ingest', 'tank/set', first, '--threads', '17')
     answer = either.json('dataset', 'ingest', 'tank/set', first, '--no-seal', '--threads', '2')
     assert answer['ingest']['sealed'] is False
     answer = either.json('dataset', 'ingest', 'tank/set', first, '--no-seal', '--resume')
