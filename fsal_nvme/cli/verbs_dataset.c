@@ -123,7 +123,7 @@ static int ingest_target(struct verb_call *call, struct volume **volume)
 		rc = call_row(call, &row);
 		if (!rc && row.sealed)
 			rc = error_set(
-				call->error, -EROFS, text, "it is sealed: nothing is missing");
+				call->error, -EROFS, text, "it is sealed: nothing can be added");
 	} else if (rc == -EEXIST) {
 		return error_set(call->error, rc, text,
 			"there is a dataset or share of that name; --resume goes on with a "
@@ -153,6 +153,17 @@ static int ingest_story(struct verb_call *call, int rc, const char *why)
 		  : 0;
 }
 
+/* Nothing is skipped but for an error: what lacks it is not published unasked. */
+static int check_complete(struct verb_call *call, const struct ingest_progress *progress)
+{
+	if (!progress->skipped)
+		return 0;
+	return error_set(call->error, -EIO, call_text(call, "volume"),
+		"it is not complete: it lacks what was skipped (%llu); --resume tries again, "
+		"`millrace dataset seal` seals it as it is",
+		(unsigned long long)progress->skipped);
+}
+
 static int ingest_into(struct verb_call *call, struct volume *volume)
 {
 	struct ingest ingest = {.call = call, .skipped = json_array()};
@@ -177,6 +188,8 @@ static int ingest_into(struct verb_call *call, struct volume *volume)
 	json_object_set_new(object, "skipped_names", ingest.skipped);
 	json_object_set_new(call->result, "ingest", object);
 	rc = ingest_story(call, rc, why.message);
+	if (!rc)
+		rc = check_complete(call, &progress);
 	if (!rc && !call_flag(call, "no-seal"))
 		rc = seal(call, volume);
 	put_bool(object, "sealed", volume_row(volume)->sealed);

@@ -342,10 +342,10 @@ struct ingest_options {
 	void *data;
 };
 /*
- * Copies a directory tree: modes, owners, times, symbolic and hard links, holes. All of it is
- * durable on return. What cannot be read, and what is neither file, directory, symbolic link,
- * FIFO, socket nor device, is skipped and named; an error of the pool ends it. -EBUSY while another
- * ingest or the sealing of the volume is under way.
+ * Copies a directory tree: files, directories, symbolic links, FIFOs, sockets and devices, with
+ * modes, owners, times, hard links and holes. All of it is durable on return. What cannot be read
+ * or changes meanwhile, and what finds its name taken, is skipped and named; an error of the pool
+ * ends it. -EBUSY while another ingest or the sealing of the volume is under way.
  */
 int volume_ingest(struct volume *volume, const struct ingest_options *options,
 	struct ingest_progress *progress, struct error *error);

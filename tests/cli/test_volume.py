@@ -2,10 +2,11 @@
 """Datasets, shares and properties, on an idle pool and on a served one."""
 
 import os
+import shutil
 
 import pytest
 
-from conftest import NOT_FOUND, REFUSED, USAGE
+from conftest import FAILED, NOT_FOUND, REFUSED, USAGE
 
 
 def properties(site, *args):
@@ -75,6 +76,34 @@ def test_ingest_names_what_it_skips(either):
         file.write('x')
     answer = either.json('dataset', 'ingest', 'tank/set', top)['ingest']
     assert answer['files'] == 21 and answer['skipped'] == len(answer['skipped_names'])
+
+
+def beyond_the_longest_path(top):
+    """A file in so many directories that its path is longer than any that can be opened."""
+    here = os.open(top, os.O_RDONLY)
+    for _ in range(17):
+        os.mkdir('d' * 250, dir_fd=here)
+        below = os.open('d' * 250, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(os.open('file', os.O_WRONLY | os.O_CREAT, dir_fd=here))
+    os.close(here)
+
+
+def test_ingest_does_not_seal_what_lacks_names(either):
+    top = either.tree()
+    beyond_the_longest_path(top)
+    done = either('dataset', 'ingest', 'tank/set', top, rc=FAILED)
+    assert 'skipped' in done.stderr and 'too long' in done.stderr
+    answer = either.json('dataset', 'ingest', 'tank/set', top, '--resume', rc=FAILED)
+    assert answer['ingest']['skipped'] == 1 and answer['ingest']['sealed'] is False
+    assert 'dataset seal' in answer['error']['message']
+    assert properties(either, 'dataset', 'get', 'tank/set')['sealed'] == 'no'
+    either('dataset', 'ingest', 'tank/as-it-is', top, rc=FAILED)
+    either('dataset', 'seal', 'tank/as-it-is')
+    shutil.rmtree(os.path.join(top, 'd' * 250))
+    either('dataset', 'ingest', 'tank/set', top, '--resume')
+    assert properties(either, 'dataset', 'get', 'tank/set')['sealed'] == 'yes'
 
 
 def test_a_relative_directory_is_the_commands(either):
