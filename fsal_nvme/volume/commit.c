@@ -17,7 +17,6 @@
 #include "volume/internal.h"
 
 #include <errno.h>
-#include <stdlib.h>
 
 #include "common/log.h"
 
@@ -148,22 +147,20 @@ static void slot_lose(struct slot *slot)
 	slot->done = true;
 }
 
-/* The committing overlay's extents stay as they are until it is applied. */
-static unsigned slot_extents(const struct slot *slot, const struct extent **extents)
+/* The committing overlay, whose extents stay as they are until it is applied. */
+static const struct overlay *slot_overlay(const void *slots, unsigned i)
 {
-	const struct overlay *overlay = slot->done ? NULL : slot->file->committing;
+	const struct slot *slot = (const struct slot *)slots + i;
 
-	if (!overlay)
-		return 0;
-	*extents = overlay->extents;
-	return overlay->count;
+	return slot->done ? NULL : slot->file->committing;
 }
 
 static void slot_settle(struct slot *slot)
 {
-	const struct extent *extents = NULL;
-	unsigned count = slot_extents(slot, &extents);
-	int r = count ? pool_settle(slot->file->volume->pool, extents, count) : 0;
+	const struct overlay *overlay = slot_overlay(slot, 0);
+	struct pool *pool = slot->file->volume->pool;
+	bool some = overlay && overlay->count;
+	int r = some ? pool_settle(pool, overlay->extents, overlay->count) : 0;
 
 	if (r == -EIO)
 		slot_lose(slot);
@@ -171,37 +168,11 @@ static void slot_settle(struct slot *slot)
 		slot->status = r;
 }
 
-static int settle_together(struct batch *batch)
-{
-	const struct extent *extents = NULL;
-	struct extent *all;
-	unsigned count = 0;
-	int r;
-
-	for (unsigned i = 0; i < batch->count; i++)
-		count += slot_extents(&batch->slots[i], &extents);
-	if (!count)
-		return 0;
-	all = malloc(count * sizeof(*all));
-	if (!all)
-		return -ENOMEM;
-	count = 0;
-	for (unsigned i = 0; i < batch->count; i++) {
-		unsigned some = slot_extents(&batch->slots[i], &extents);
-
-		for (unsigned k = 0; k < some; k++)
-			all[count++] = extents[k];
-	}
-	r = pool_settle(batch->volume->pool, all, count);
-	free(all);
-	return r;
-}
-
 static void batch_settle(struct batch *batch)
 {
 	for (unsigned i = 0; i < batch->count; i++)
 		slot_begin(&batch->slots[i]);
-	if (!settle_together(batch))
+	if (!overlays_settle(batch->volume, slot_overlay, batch->slots, batch->count))
 		return;
 	for (unsigned i = 0; i < batch->count; i++)
 		slot_settle(&batch->slots[i]);

@@ -157,6 +157,10 @@ int overlay_bytes(struct volume *volume, struct overlay *overlay);
 /* Inline bytes that are not cut off. */
 size_t overlay_length(const struct overlay *overlay);
 uint64_t overlay_size(const struct overlay *overlay);
+/* pool_settle() of the extents of at(list, 0) to at(list, count - 1), any of which may be NULL. */
+int overlays_settle(struct volume *volume,
+	const struct overlay *(*at)(const void *list, unsigned i), const void *list,
+	unsigned count);
 
 /* --- lane.c: streams ------------------------------------------------------------------------- */
 

@@ -261,3 +261,28 @@ void overlay_advance(
 	if (overlay->count && progress->to > overlay->at[0])
 		behead(overlay, 0, progress->to);
 }
+
+int overlays_settle(struct volume *volume,
+	const struct overlay *(*at)(const void *list, unsigned i), const void *list, unsigned count)
+{
+	struct extent *all;
+	unsigned pieces = 0, to = 0;
+	int r;
+
+	for (unsigned i = 0; i < count; i++)
+		pieces += at(list, i) ? at(list, i)->count : 0;
+	if (!pieces)
+		return 0;
+	all = malloc(pieces * sizeof(*all));
+	if (!all)
+		return -ENOMEM;
+	for (unsigned i = 0; i < count; i++) {
+		const struct overlay *overlay = at(list, i);
+
+		for (unsigned k = 0; overlay && k < overlay->count; k++)
+			all[to++] = overlay->extents[k];
+	}
+	r = pool_settle(volume->pool, all, pieces);
+	free(all);
+	return r;
+}

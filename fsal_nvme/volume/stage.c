@@ -90,34 +90,14 @@ static const struct overlay *overlay_of(const struct volume_staged *staged)
 	return staged->stage ? staged->stage->overlay : NULL;
 }
 
-static int settle_together(
-	struct volume *volume, const struct volume_staged *staged, unsigned count)
+static const struct overlay *staged_overlay(const void *staged, unsigned i)
 {
-	struct extent *all;
-	unsigned pieces = 0, at = 0;
-	int r;
-
-	for (unsigned i = 0; i < count; i++)
-		pieces += overlay_of(&staged[i]) ? overlay_of(&staged[i])->count : 0;
-	if (!pieces)
-		return 0;
-	all = malloc(pieces * sizeof(*all));
-	if (!all)
-		return -ENOMEM;
-	for (unsigned i = 0; i < count; i++) {
-		const struct overlay *overlay = overlay_of(&staged[i]);
-
-		for (unsigned k = 0; overlay && k < overlay->count; k++)
-			all[at++] = overlay->extents[k];
-	}
-	r = pool_settle(volume->pool, all, pieces);
-	free(all);
-	return r;
+	return overlay_of((const struct volume_staged *)staged + i);
 }
 
 static void settle(struct volume *volume, struct volume_staged *staged, unsigned count)
 {
-	if (!settle_together(volume, staged, count))
+	if (!overlays_settle(volume, staged_overlay, staged, count))
 		return;
 	for (unsigned i = 0; i < count; i++) {
 		const struct overlay *overlay = overlay_of(&staged[i]);
