@@ -12,7 +12,7 @@ from figures import Figure, per_second, say
 CODE = (4, 2)
 MIB = 1 << 20
 DEVICE_LEAST = 256 * MIB
-POOL_BYTES = 10000  # of devices a file, all together: more than it takes
+POOL_BYTES = 12000  # of devices a file, all together: more than it takes, images and reserve too
 
 
 def count(value):
