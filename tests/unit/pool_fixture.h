@@ -99,6 +99,20 @@ static inline void fixture_crash(struct fixture *f, struct pool *pool, enum sim_
 	sim_power_on(f->world, policy);
 }
 
+/* An empty share, durable; its id. */
+static inline uint32_t fixture_make_volume(struct pool *pool, const char *name)
+{
+	struct volume_row row;
+	struct txn *txn;
+	uint64_t lsn;
+
+	assert_int_equal(txn_begin(pool, NULL, &txn), 0);
+	assert_int_equal(volume_row_create(txn, name, VOLUME_SHARE, &row), 0);
+	assert_int_equal(txn_commit(txn, &lsn), 0);
+	assert_int_equal(pool_sync(pool, lsn), 0);
+	return row.id;
+}
+
 static inline void fixture_free(struct fixture *f)
 {
 	engine_destroy(f->engine);

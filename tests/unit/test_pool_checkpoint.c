@@ -32,19 +32,6 @@ static int teardown(void **state)
 
 /* --- a pool and what is put into it ------------------------------------------------------- */
 
-static uint32_t make_volume(struct pool *pool, const char *name)
-{
-	struct volume_row row;
-	struct txn *txn;
-	uint64_t lsn;
-
-	assert_int_equal(txn_begin(pool, NULL, &txn), 0);
-	assert_int_equal(volume_row_create(txn, name, VOLUME_SHARE, &row), 0);
-	assert_int_equal(txn_commit(txn, &lsn), 0);
-	assert_int_equal(pool_sync(pool, lsn), 0);
-	return row.id;
-}
-
 static struct env *get_env(struct pool *pool, uint32_t volume)
 {
 	struct env *env;
@@ -211,7 +198,7 @@ static void test_an_image_of_many_segments(void **state)
 
 	fixture_make_with(&f, 6, 4, 2, 96 << 20, 32 << 20, 1);
 	pool = fixture_must_open(&f);
-	volume = make_volume(pool, "v");
+	volume = fixture_make_volume(pool, "v");
 	env = get_env(pool, volume);
 	count = fill_env(pool, env, 0, 3000, &rc);
 	assert_int_equal(rc, 0);
@@ -271,7 +258,7 @@ static void test_a_root_of_many_segments(void **state)
 
 	fixture_make_with(&f, 6, 4, 2, 96 << 20, 16 << 20, 1);
 	pool = fixture_must_open(&f);
-	volume = make_volume(pool, "v");
+	volume = fixture_make_volume(pool, "v");
 	assert_int_equal(stream_open(pool, volume, &stream), 0);
 	while (!put_data(pool, stream, 1 << 16)) {
 		for (unsigned i = 0; i < 16; i++)
@@ -352,7 +339,7 @@ static void test_metadata_end_before_their_image(void **state)
 
 	fixture_make(&f, 6, 4, 2, 64 << 20, 1);
 	pool = fixture_must_open(&f);
-	volume = make_volume(pool, "v");
+	volume = fixture_make_volume(pool, "v");
 	env = get_env(pool, volume);
 	count = fill_env(pool, env, 0, 8000, &rc);
 	assert_int_equal(rc, -ENOSPC);
@@ -385,9 +372,9 @@ static void test_a_full_pool_loads_its_volumes(void **state)
 
 		fixture_make_with(&f, 6, 4, 2, 20 << 20, 8 << 20, 1);
 		pool = fixture_must_open(&f);
-		share = make_volume(pool, "share");
-		dataset = make_volume(pool, "dataset");
-		data = make_volume(pool, "data");
+		share = fixture_make_volume(pool, "share");
+		dataset = fixture_make_volume(pool, "dataset");
+		data = fixture_make_volume(pool, "data");
 		env = get_env(pool, share);
 		sealed = get_env(pool, dataset);
 		count = fill_env(pool, env, 0, 600, &rc);
@@ -449,7 +436,7 @@ static void test_a_full_journal_is_checkpointed(void **state)
 
 	fixture_make_with(&f, 6, 4, 2, 32 << 20, 8 << 20, 1);
 	pool = fixture_must_open(&f);
-	volume = make_volume(pool, "v");
+	volume = fixture_make_volume(pool, "v");
 	env = get_env(pool, volume);
 	assert_int_equal(stream_open(pool, volume, &stream), 0);
 	assert_int_equal(put_data(pool, stream, 60000), 0);
@@ -502,8 +489,8 @@ static void test_a_volume_is_destroyed_during_its_checkpoint(void **state)
 	wrapped.submit = submit;
 	f.engine->ops = &wrapped;
 	pool = fixture_must_open(&f);
-	kept = make_volume(pool, "kept");
-	volume = make_volume(pool, "v");
+	kept = fixture_make_volume(pool, "kept");
+	volume = fixture_make_volume(pool, "v");
 	env = get_env(pool, volume);
 	other = get_env(pool, kept);
 	fill_env(pool, other, 0, 5, &rc);

@@ -42,19 +42,6 @@ static struct pool *open_as(struct engine *engine, const char *host, uint8_t boo
 	return pool;
 }
 
-static void make_volume(struct pool *pool)
-{
-	struct volume_row row;
-	struct txn *txn;
-	uint64_t lsn;
-
-	assert_int_equal(txn_begin(pool, NULL, &txn), 0);
-	assert_int_equal(volume_row_create(txn, "v", VOLUME_SHARE, &row), 0);
-	assert_int_equal(txn_commit(txn, &lsn), 0);
-	assert_int_equal(pool_sync(pool, lsn), 0);
-	volume = row.id;
-}
-
 static int put_file(struct pool *pool, struct stream *stream, size_t length, struct file *file)
 {
 	struct iovec iov = {bytes, length};
@@ -105,7 +92,7 @@ static void leave_open(struct file *file)
 	struct pool *pool = open_as(f.engine, "alpha", 1, false);
 	struct stream *stream;
 
-	make_volume(pool);
+	volume = fixture_make_volume(pool, "v");
 	assert_int_equal(stream_open(pool, volume, &stream), 0);
 	assert_int_equal(put_file(pool, stream, 40000, file), 0);
 	fixture_crash(&f, pool, SIM_KEEP_ALL);

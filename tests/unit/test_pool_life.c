@@ -16,19 +16,6 @@ static void fill(uint8_t *bytes, size_t length, unsigned seed)
 		bytes[i] = (uint8_t)(seed * 131 + i * 7 + (i >> 8));
 }
 
-static uint32_t make_volume(struct pool *pool, const char *name)
-{
-	struct volume_row row;
-	struct txn *txn;
-	uint64_t lsn;
-
-	assert_int_equal(txn_begin(pool, NULL, &txn), 0);
-	assert_int_equal(volume_row_create(txn, name, VOLUME_SHARE, &row), 0);
-	assert_int_equal(txn_commit(txn, &lsn), 0);
-	assert_int_equal(pool_sync(pool, lsn), 0);
-	return row.id;
-}
-
 /* Appends, settles and refers; the extents come back. */
 static int put_data(struct pool *pool, struct stream *stream, struct env *env, const void *bytes,
 	size_t length, struct extent *extents, unsigned *count)
@@ -119,7 +106,7 @@ static void keys_survive(bool crash)
 
 	fixture_make(&f, 6, 4, 2, DEVICE_SIZE, 2);
 	pool = fixture_must_open(&f);
-	volume = make_volume(pool, "models");
+	volume = fixture_make_volume(pool, "models");
 	for (int i = 0; i < 40; i++) {
 		char value[16];
 
@@ -166,7 +153,7 @@ static void test_data_survives_crashes(void **state)
 
 	fixture_make(&f, 6, 4, 2, DEVICE_SIZE, 3);
 	pool = fixture_must_open(&f);
-	volume = make_volume(pool, "models");
+	volume = fixture_make_volume(pool, "models");
 	for (unsigned i = 0; i < 9; i++) {
 		struct stream *stream;
 
@@ -208,7 +195,7 @@ static void test_width_shrinks(void **state)
 		uint32_t volume;
 
 		snprintf(name, sizeof(name), "v%u", lost);
-		volume = make_volume(pool, name);
+		volume = fixture_make_volume(pool, name);
 		assert_int_equal(stream_open(pool, volume, &stream), 0);
 		fill(bytes, sizeof(bytes), lost);
 		assert_int_equal(put_data(pool, stream, NULL, bytes, sizeof(bytes), extents[lost],
