@@ -280,6 +280,8 @@ static bool cut_instead(struct sim_host *host, const struct io *io)
 {
 	if (io->op == IO_READ)
 		return false;
+	if (host->orders.watch)
+		host->orders.watch(host->orders.watch_data);
 	if (falls_due(&host->orders.cut_power))
 		sim_cut_power(host->world);
 	else if (falls_due(&host->orders.cut_host))

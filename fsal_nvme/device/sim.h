@@ -60,6 +60,14 @@ void sim_seed(struct sim_world *world, uint64_t seed);
 int sim_save(struct sim_world *world, struct sim_image **image);
 /* 0 or -ENOMEM (then restore again). */
 int sim_restore(struct sim_world *world, const struct sim_image *image);
+/*
+ * Saves the world as a power cut at this moment would leave it, while requests are outstanding and
+ * go on. As sim_save().
+ */
+int sim_save_cut(struct sim_world *world, struct sim_image **image);
+/* Until the next cut or sim_restore() `each` is called before each write or flush of the engine
+ * completes. It may save, but not wait. */
+void sim_watch_writes(struct engine *engine, void (*each)(void *data), void *data);
 void sim_image_free(struct sim_image *image);
 
 /* --- power -------------------------------------------------------------------------------- */

@@ -80,12 +80,12 @@ static void copy_changed(uint8_t *to, uint64_t *to_changed, const uint8_t *from,
 	}
 }
 
-int sim_save(struct sim_world *world, struct sim_image **image)
+static int save(struct sim_world *world, struct sim_image **image)
 {
 	struct sim_image *i = *image ? *image : image_new(world);
 	int result;
 
-	assert(world->outstanding == 0 && (!i || i->world == world));
+	assert(!i || i->world == world);
 	*image = i;
 	if (!i)
 		return -ENOMEM;
@@ -100,6 +100,25 @@ int sim_save(struct sim_world *world, struct sim_image **image)
 		to->state = from->state;
 		result = list_copy(&to->cache, &from->cache);
 	}
+	return result;
+}
+
+int sim_save(struct sim_world *world, struct sim_image **image)
+{
+	assert(world->outstanding == 0);
+	return save(world, image);
+}
+
+int sim_save_cut(struct sim_world *world, struct sim_image **image)
+{
+	int result;
+
+	assert(!world->power_off);
+	sim_caches_take_in_flight(world);
+	world->power_off = true;
+	result = save(world, image);
+	world->power_off = false;
+	sim_caches_leave_in_flight(world);
 	return result;
 }
 

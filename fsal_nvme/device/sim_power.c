@@ -191,19 +191,34 @@ static void shuffle(struct sim_world *world, struct write_list *list, unsigned k
 	}
 }
 
+/* Those in flight stand behind those that are done. */
+static unsigned count_done(const struct write_list *cache)
+{
+	unsigned done = cache->count;
+
+	while (done && cache->at[done - 1]->done_at == UINT64_MAX)
+		done--;
+	return done;
+}
+
 /* A write that finds no memory has vanished. */
-static void caches_take_in_flight(struct sim_world *world)
+void sim_caches_take_in_flight(struct sim_world *world)
 {
 	for (struct io *io = world->first; io; io = io->next) {
 		if (in_flight(io))
 			list_push(&sim_io_disk(io)->cache, write_from_io(io));
 	}
-	for (struct sim_disk *disk = world->disks; disk && world->reorder; disk = disk->next) {
-		unsigned done = disk->cache.count;
+	for (struct sim_disk *disk = world->disks; disk && world->reorder; disk = disk->next)
+		shuffle(world, &disk->cache, count_done(&disk->cache));
+}
 
-		while (done && disk->cache.at[done - 1]->done_at == UINT64_MAX)
-			done--;
-		shuffle(world, &disk->cache, done);
+void sim_caches_leave_in_flight(struct sim_world *world)
+{
+	for (struct sim_disk *disk = world->disks; disk; disk = disk->next) {
+		struct write_list *cache = &disk->cache;
+
+		for (unsigned done = count_done(cache); cache->count > done;)
+			write_release(cache->at[--cache->count]);
 	}
 }
 
@@ -238,13 +253,14 @@ static void disconnect(struct sim_host *host)
 	host->generation = ++host->world->generations;
 	host->paused = false;
 	host->orders.cut_power = host->orders.cut_host = 0;
+	host->orders.watch = NULL;
 }
 
 void sim_cut_power(struct sim_world *world)
 {
 	if (world->power_off)
 		return;
-	caches_take_in_flight(world);
+	sim_caches_take_in_flight(world);
 	hold_late_writes(world);
 	world->power_off = true;
 	for (struct sim_host *host = world->hosts; host; host = host->next)
@@ -254,6 +270,12 @@ void sim_cut_power(struct sim_world *world)
 void sim_cut_power_at(struct engine *engine, uint64_t n)
 {
 	sim_host(engine)->orders.cut_power = n;
+}
+
+void sim_watch_writes(struct engine *engine, void (*each)(void *data), void *data)
+{
+	sim_host(engine)->orders.watch = each;
+	sim_host(engine)->orders.watch_data = data;
 }
 
 bool sim_power_was_cut(struct engine *engine)

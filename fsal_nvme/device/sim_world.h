@@ -56,6 +56,8 @@ struct sim_orders {
 	int fail_error;
 	uint64_t misdirect_offset;
 	bool failed;
+	void (*watch)(void *data);
+	void *watch_data;
 };
 
 struct sim_handle;
@@ -120,6 +122,9 @@ void sim_store(struct sim_world *world, struct sim_disk *disk, uint64_t offset, 
 int sim_trim_cache(struct sim_disk *disk, uint64_t offset, uint64_t length);
 
 /* --- sim_power.c -------------------------------------------------------------------------- */
+/* The writes in flight join the caches, as at a cut, and leave them. */
+void sim_caches_take_in_flight(struct sim_world *world);
+void sim_caches_leave_in_flight(struct sim_world *world);
 enum sim_fate { FATE_SURVIVES, FATE_VANISHES, FATE_TEARS };
 enum sim_fate sim_draw_fate(struct sim_world *world);
 void sim_apply(struct sim_world *world, const struct sim_write *write, enum sim_fate fate);

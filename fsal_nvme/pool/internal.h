@@ -361,6 +361,9 @@ int label_write(struct pool *pool);
 /* The labels of one device: every one that decodes, through `each` (return non-zero to stop). */
 int label_read_all(struct engine *engine, struct device *device, const struct device_header *header,
 	int (*each)(void *data, const struct label *label), void *data);
+/* The same for the places of one epoch on a member; who else uses a place shows in label->epoch. */
+int label_read_epoch(struct pool *pool, struct member *member, uint64_t epoch,
+	int (*each)(void *data, const struct label *label), void *data);
 /* The header at the device's start, or its copy at the end. -ENOENT: none. */
 int device_header_read(struct engine *engine, struct device *device, struct device_header *header);
 /* The greatest beat that any usable member shows for an epoch; 0: none. */

@@ -174,6 +174,30 @@ int label_read_all(struct engine *engine, struct device *device, const struct de
 	return rc;
 }
 
+static int read_epoch(struct engine *engine, struct device *device, uint64_t place, void *body,
+	struct label *label, int (*each)(void *data, const struct label *label), void *data)
+{
+	if (read_block(engine, device, place, body, LABEL_BODY) || label_decode(label, body))
+		return 0;
+	return each(data, label);
+}
+
+int label_read_epoch(struct pool *pool, struct member *member, uint64_t epoch,
+	int (*each)(void *data, const struct label *label), void *data)
+{
+	void *body = buffer_alloc(pool->engine, LABEL_BODY);
+	struct label *label = malloc(sizeof(*label));
+	int rc = body && label ? 0 : -ENOMEM;
+
+	for (unsigned area = 0; !rc && area < 2; area++)
+		rc = read_epoch(pool->engine, member->device,
+			label_place(area_offset(&member->header, area), epoch), body, label, each,
+			data);
+	free(label);
+	buffer_free(pool->engine, body, LABEL_BODY);
+	return rc;
+}
+
 int device_header_read(struct engine *engine, struct device *device, struct device_header *header)
 {
 	uint64_t size = device_info(device)->size;

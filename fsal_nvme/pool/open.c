@@ -348,6 +348,17 @@ static int consider_again(void *data, const struct label *label)
 	return 0;
 }
 
+/* At the places of the old owner's epoch, of the claim's, which another claim may have too, and of
+ * the one that a still later claim has. */
+static int look_at_member(struct opening *o, struct member *member, uint64_t old)
+{
+	int rc = 0;
+
+	for (uint64_t epoch = old; !rc && epoch <= old + 2; epoch++)
+		rc = label_read_epoch(o->pool, member, epoch, consider_again, o);
+	return rc;
+}
+
 /* From the claim on an owner that is alive gets no further than what it had reserved, whatever it
  * writes to its labels. Before, it may have moved the root, and used what the old one named. */
 static int look_again(struct opening *o)
@@ -358,8 +369,7 @@ static int look_again(struct opening *o)
 
 	for (unsigned i = 0; !rc && i < pool->device_count; i++)
 		if (member_usable(&pool->devices[i]))
-			rc = label_read_all(o->engine, pool->devices[i].device,
-				&pool->devices[i].header, consider_again, o);
+			rc = look_at_member(o, &pool->devices[i], epoch);
 	if (rc || (o->best.epoch == epoch && o->best.sequence == sequence))
 		return rc;
 	if (o->best.epoch == epoch)

@@ -23,6 +23,12 @@
 
 static uint64_t seed = 1;
 static unsigned long states, cuts, sequences;
+/* Images of the world at cuts within the last operation; made once, used by all sequences. */
+static struct crashes {
+	struct sim_image **images;
+	unsigned count, room;
+	uint64_t writes, stride, first;
+} crashes;
 
 /* --- one crash --- */
 
@@ -35,9 +41,8 @@ static void fail(const struct sequence *s, uint64_t cut, const char *why)
 	exit(1);
 }
 
-/* Runs one operation on both; false when the power went in the middle of it. */
-static bool step(
-	struct run *run, struct model *model, const struct sequence *s, unsigned i, uint64_t cut)
+/* Runs one operation on both. */
+static void step(struct run *run, struct model *model, const struct sequence *s, unsigned i)
 {
 	struct operation *op = &operations[s->op[i]];
 	int got, want;
@@ -45,17 +50,14 @@ static bool step(
 	run->salt = i + 1;
 	got = op->run(run, op->a, op->b);
 	want = op->model(model, op->a, op->b, i + 1);
-	if (sim_power_was_cut(run->engine))
-		return false;
 	if (got != want) {
 		char why[160];
 
 		snprintf(why, sizeof(why), "%s gives %d (%s), not %d", op->name, got,
 			strerror(-got), want);
-		fail(s, cut, why);
+		fail(s, 0, why);
 	}
 	op->succeeded += !got;
-	return true;
 }
 
 /* After one crash in four, up to three openings in a row find the power cut, in the middle or right
@@ -104,51 +106,70 @@ static void judge(struct run *run, const struct model *before, const struct mode
 	states++;
 }
 
-/* One run of a sequence with the power cut at the n-th write or flush of its last operation (0:
- * right after it). False when the operation had fewer. */
-static bool run_once(const struct sequence *s, uint64_t cut)
+static void power_on(struct run *run, uint64_t cut)
+{
+	sim_drain(world);
+	sim_seed(world, seed + cut);
+	sim_power_on(world, SIM_RANDOM);
+	cuts++;
+}
+
+/* --- one sequence --- */
+
+/* Before a write or flush of the last operation: what a cut leaves now. */
+static void keep_crash(void *data)
+{
+	struct crashes *c = data;
+
+	if (c->writes++ % c->stride != c->first)
+		return;
+	if (c->count == c->room) {
+		c->images = realloc(c->images, ++c->room * sizeof(struct sim_image *));
+		c->images[c->count] = NULL;
+	}
+	if (sim_save_cut(world, &c->images[c->count++]))
+		exit(2);
+}
+
+static void run_last(struct run *run, struct model *model, const struct sequence *s)
+{
+	crashes.writes = crashes.count = 0;
+	crashes.stride = operations[s->op[s->length - 1]].stride;
+	crashes.first = sequences % crashes.stride;
+	sim_watch_writes(run->engine, keep_crash, &crashes);
+	step(run, model, s, s->length - 1);
+	sim_cut_power(world);
+}
+
+/* The sequence once, up to a cut right after it; then the cuts within its last operation. */
+static void run_sequence(const struct sequence *s)
 {
 	struct run run = {.host = "alpha"};
-	struct model model, before = {0};
-	bool whole = true;
+	struct model model, before;
 
+	sequences++;
 	sim_restore(world, base);
-	sim_seed(world, seed + cut);
+	sim_seed(world, seed + sequences);
 	if (sim_engine_create(world, &run.engine) || run_open(&run))
-		fail(s, cut, "the base pool cannot be opened");
+		fail(s, 0, "the base pool cannot be opened");
 	model_init(&model);
 	for (unsigned i = 0; i + 1 < s->length; i++)
-		step(&run, &model, s, i, cut);
+		step(&run, &model, s, i);
 	model_copy(&before, &model);
-	if (cut)
-		sim_cut_power_at(run.engine, cut);
-	whole = step(&run, &model, s, s->length - 1, cut);
-	if (cut && whole)
-		goto out;
-	if (!cut)
-		sim_cut_power(world);
+	run_last(&run, &model, s);
 	run_crash(&run);
-	sim_drain(world);
-	sim_power_on(world, SIM_RANDOM);
-	judge(&run, whole ? NULL : &before, &model, s, cut);
-	cuts++;
-out:
-	run_crash(&run);
-	sim_drain(world);
+	power_on(&run, 0);
+	judge(&run, NULL, &model, s, 0);
+	for (unsigned i = 0; i < crashes.count; i++) {
+		uint64_t cut = 1 + crashes.first + (uint64_t)i * crashes.stride;
+
+		sim_restore(world, crashes.images[i]);
+		power_on(&run, cut);
+		judge(&run, &before, &model, s, cut);
+	}
 	engine_destroy(run.engine);
 	model_free(&model);
 	model_free(&before);
-	return !whole || !cut;
-}
-
-static void run_sequence(const struct sequence *s)
-{
-	unsigned stride = operations[s->op[s->length - 1]].stride;
-
-	sequences++;
-	run_once(s, 0);
-	for (uint64_t cut = 1 + sequences % stride; run_once(s, cut); cut += stride)
-		;
 }
 
 /* --- all of them --- */
@@ -217,6 +238,9 @@ int main(int argc, char **argv)
 		if (s.length)
 			run_sequence(&s);
 	}
+	for (unsigned i = 0; i < crashes.room; i++)
+		sim_image_free(crashes.images[i]);
+	free(crashes.images);
 	base_free();
 	return report(began);
 }

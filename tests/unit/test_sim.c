@@ -504,6 +504,50 @@ static void one_cut_has_many_outcomes(void **state)
 	finish(&f);
 }
 
+struct watched {
+	struct fixture *f;
+	struct sim_image *at[4];
+	unsigned count;
+};
+
+static void keep_cut(void *data)
+{
+	struct watched *w = data;
+
+	assert_int_equal(sim_save_cut(w->f->world, &w->at[w->count++]), 0);
+}
+
+/* Block 1 was done and not flushed, block 2 in flight, when the image was taken. */
+static void an_image_of_a_cut_leaves_the_world_alone(void **state)
+{
+	struct fixture f = start(1, true);
+	struct watched w = {.f = &f};
+
+	put(&f, 0, 'a', IO_FUA);
+	put(&f, 1, 'b', 0);
+	sim_watch_writes(f.engine, keep_cut, &w);
+	assert_int_equal(put(&f, 2, 'c', 0), 0);
+	assert_int_equal(get(&f, 2), 'c');
+	assert_int_equal(flush(&f), 0);
+	assert_int_equal(w.count, 2);
+	assert_int_equal(medium(&f, 2), 'c');
+
+	assert_int_equal(sim_restore(f.world, w.at[0]), 0);
+	power_on(&f, SIM_LOSE_ALL);
+	assert_int_equal(get(&f, 0), 'a');
+	assert_int_equal(get(&f, 1), 0);
+	assert_int_equal(get(&f, 2), 0);
+	assert_int_equal(sim_restore(f.world, w.at[0]), 0);
+	power_on(&f, SIM_KEEP_ALL);
+	assert_int_equal(get(&f, 1), 'b');
+	assert_int_equal(get(&f, 2), 'c');
+	put(&f, 3, 'd', 0);
+	assert_int_equal(w.count, 2); /* nobody watches after a cut */
+	sim_image_free(w.at[0]);
+	sim_image_free(w.at[1]);
+	finish(&f);
+}
+
 /* --- several hosts, late writes ----------------------------------------------------------- */
 
 static void hosts_share_the_devices(void **state)
@@ -755,6 +799,7 @@ int main(void)
 		cmocka_unit_test(writes_in_flight_survive_in_any_order),
 		cmocka_unit_test(restored_worlds_are_the_same),
 		cmocka_unit_test(one_cut_has_many_outcomes),
+		cmocka_unit_test(an_image_of_a_cut_leaves_the_world_alone),
 		cmocka_unit_test(hosts_share_the_devices),
 		cmocka_unit_test(a_dead_hosts_writes_arrive_late),
 		cmocka_unit_test(a_cut_can_leave_late_writes),
