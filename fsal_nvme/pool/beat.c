@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
- * The beat of an owner, and its look at whether there is a later one: once a second, on each
- * member,
+ * The beat of an owner, and its looks at whether there is a later one. On each member by itself:
  *
- *   look   the place to which the next owner's labels go is read. A label of a later epoch there
- *          stops the pool; otherwise member->looked becomes the time at which the look began, and
- *          journal_fence.c acknowledges on the strength of that
- *   beat   this owner's next beat is written; an opener that sees it move leaves the pool alone
+ *   look   label area A is read, all of it: a later owner's labels may stand in any place, and
+ *          those of a claim that came no further on a few members only. A label of a later epoch
+ *          stops the pool; otherwise member->looked becomes the time at which the look began
+ *   beat   once a second, behind a look, this owner's next beat is written; an opener that sees it
+ *          move leaves the pool alone
+ *
+ * A later owner's claim is on all members but parity of them at most: parity + 1 members that show
+ * none prove that there was none when their looks began. beat_look() waits for so many answers.
  *
  * The beat waits for nothing. A member whose requests are still on their way is left out of a
  * round, however long they take: a drive may need 30 s to tell that it has failed, and openers are
@@ -23,33 +26,115 @@ struct pulse {
 	struct io io;
 	struct pool *pool;
 	struct member *member;
-	uint8_t *memory; /* LABEL_BODY: the label that is read, then the block of the beat */
-	uint64_t began, count;
-	_Atomic bool busy;
+	uint8_t *memory; /* LABEL_AREA: the labels that are read, then the block of the beat */
+	uint64_t began;
+	uint64_t count; /* of the beat that follows the look; 0: none does */
+	bool busy, again; /* beats->lock; again: to be looked at once more when it is over */
 };
 
 struct beats {
 	struct pulse pulses[POOL_DEVICES_MAX];
-	uint8_t *memory; /* of all of them */
-	_Atomic uint64_t count;
-	_Atomic unsigned pending; /* pulses that are busy, and 1 until beat_stop() */
-	struct event idle;
 	pthread_t thread;
-	pthread_mutex_t lock; /* stopping */
+	pthread_mutex_t lock; /* a leaf; guards what follows */
 	pthread_cond_t wake;
 	bool stopping, running;
+	uint64_t count;
+	unsigned busy; /* pulses */
+	int error; /* of the last request that failed */
+	struct look_wait *waits;
+	struct event *idle; /* signalled when no pulse is busy */
 };
+
+/* --- who waits for looks ---------------------------------------------------------------------- */
+
+static bool shows_none(const struct pool *pool, uint64_t since)
+{
+	unsigned answers = 0;
+
+	for (unsigned i = 0; i < pool->device_count; i++) {
+		const struct member *member = &pool->devices[i];
+
+		answers += member_usable(member) && atomic_load(&member->looked) >= since;
+	}
+	return answers > pool->header.parity;
+}
+
+/* Under the lock: whether `wait` is over, and how. */
+static bool is_answered(const struct pool *pool, const struct look_wait *wait, int *status)
+{
+	const struct beats *beats = pool->beats;
+
+	*status = atomic_load(&pool->failure);
+	if (*status || shows_none(pool, wait->since))
+		return true;
+	*status = beats->error ? beats->error : -EIO;
+	return !beats->busy;
+}
+
+/* Calls those that have their answer; `over`: a pulse ends, which may be the beats' last one. */
+static void answer(struct pool *pool, bool over)
+{
+	struct beats *beats = pool->beats;
+	struct look_wait *done = NULL, *next;
+
+	pthread_mutex_lock(&beats->lock);
+	beats->busy -= over;
+	for (struct look_wait **at = &beats->waits; *at;) {
+		struct look_wait *wait = *at;
+
+		if (!is_answered(pool, wait, &wait->status)) {
+			at = &wait->next;
+			continue;
+		}
+		*at = wait->next;
+		wait->next = done;
+		done = wait;
+	}
+	if (!beats->busy && beats->idle) {
+		event_signal(beats->idle, 0);
+		beats->idle = NULL;
+	}
+	pthread_mutex_unlock(&beats->lock);
+	for (; done; done = next) {
+		next = done->next;
+		done->done(done);
+	}
+}
 
 /* --- one member ------------------------------------------------------------------------------- */
 
-/* Its last look at the beats. */
-static void pulse_over(struct pulse *p)
-{
-	struct beats *beats = p->pool->beats;
+static void label_looked_at(struct io *io);
 
-	atomic_store(&p->busy, false);
-	if (atomic_fetch_sub(&beats->pending, 1) == 1)
-		event_signal(&beats->idle, 0);
+/* Under the lock, or as long as it is busy. */
+static void prepare_look(struct pulse *p, uint64_t count)
+{
+	p->again = false;
+	p->count = count;
+	p->began = engine_clock(p->pool->engine);
+	io_prepare(&p->io, IO_READ, p->member->device, LABEL_A_OFFSET, p->memory, LABEL_AREA);
+	p->io.done = label_looked_at;
+	p->io.data = p;
+}
+
+/* Its last look at the beats, unless it is to look again. */
+static void pulse_over(struct pulse *p, int error)
+{
+	struct pool *pool = p->pool;
+	struct io *io = &p->io;
+	bool again;
+
+	pthread_mutex_lock(&pool->beats->lock);
+	if (error)
+		pool->beats->error = error;
+	again = p->again && error != -ESHUTDOWN && !atomic_load(&pool->failure);
+	if (again)
+		prepare_look(p, 0);
+	p->busy = again;
+	pthread_mutex_unlock(&pool->beats->lock);
+	if (again)
+		io_submit(pool->engine, &io, 1);
+	else
+		answer(pool, true);
 }
 
 static void beat_written(struct io *io)
@@ -58,7 +143,7 @@ static void beat_written(struct io *io)
 
 	if (io->result)
 		member_failed(p->pool, p->member, io->result);
-	pulse_over(p);
+	pulse_over(p, io->result);
 }
 
 static void write_beat(struct pulse *p)
@@ -75,57 +160,123 @@ static void write_beat(struct pulse *p)
 	io_submit(p->pool->engine, &io, 1);
 }
 
-/* A label that cannot be read says nothing, and its member may still show the beat. */
+static bool is_later(const struct pulse *p)
+{
+	const struct pool *pool = p->pool;
+
+	return area_has_later(p->memory, pool->label.pool, pool->epoch);
+}
+
+/* Labels that cannot be read say nothing, and the member may still show the beat. */
 static void label_looked_at(struct io *io)
 {
 	struct pulse *p = io->data;
-	struct pool *pool = p->pool;
+	int rc = io->result;
 
-	if (io->result == -ESHUTDOWN) {
-		pulse_over(p);
-	} else if (!io->result && label_is_later(p->memory, pool->label.pool, pool->epoch)) {
-		pool_fail(pool, -ESTALE, "another host has taken the pool over");
-		pulse_over(p);
-	} else {
-		if (!io->result)
-			atomic_store(&p->member->looked, p->began);
-		write_beat(p);
+	if (!rc && is_later(p)) {
+		rc = -ESTALE;
+		pool_fail(p->pool, rc, "another host has taken the pool over");
 	}
-}
-
-/* False: it is busy. */
-static bool pulse_begin(struct pulse *p, uint64_t count)
-{
-	if (atomic_exchange(&p->busy, true))
-		return false;
-	atomic_fetch_add(&p->pool->beats->pending, 1);
-	p->began = engine_clock(p->pool->engine);
-	p->count = count;
-	io_prepare(&p->io, IO_READ, p->member->device,
-		label_place(LABEL_A_OFFSET, p->pool->epoch + 1), p->memory, LABEL_BODY);
-	p->io.done = label_looked_at;
-	p->io.data = p;
-	return true;
+	if (!rc) {
+		atomic_store(&p->member->looked, p->began);
+		answer(p->pool, false);
+	}
+	if (p->count && rc != -ESHUTDOWN && rc != -ESTALE)
+		write_beat(p);
+	else
+		pulse_over(p, rc);
 }
 
 /* --- all of them ------------------------------------------------------------------------------ */
 
-void beat_round(struct pool *pool)
+/* Under the lock; the requests in `list` are to be submitted behind it. A member that is busy is
+ * looked at once more then, when nothing but a look is wanted. */
+static unsigned begin_looks(struct pool *pool, uint64_t count, struct io **list)
 {
 	struct beats *beats = pool->beats;
-	struct io *list[POOL_DEVICES_MAX];
-	uint64_t number = atomic_fetch_add(&beats->count, 1) + 1;
-	unsigned count = 0;
+	unsigned begun = 0;
 
 	for (unsigned i = 0; i < pool->device_count; i++) {
 		struct pulse *p = &beats->pulses[i];
 
 		if (!member_usable(p->member) || atomic_load(&p->member->failing))
 			continue;
-		if (pulse_begin(p, number))
-			list[count++] = &p->io;
+		if (p->busy) {
+			p->again |= !count;
+			continue;
+		}
+		p->busy = true;
+		prepare_look(p, count);
+		list[begun++] = &p->io;
 	}
+	beats->busy += begun;
+	return begun;
+}
+
+void beat_round(struct pool *pool)
+{
+	struct beats *beats = pool->beats;
+	struct io *list[POOL_DEVICES_MAX];
+	unsigned count;
+
+	pthread_mutex_lock(&beats->lock);
+	count = begin_looks(pool, ++beats->count, list);
+	pthread_mutex_unlock(&beats->lock);
 	io_submit(pool->engine, list, count);
+}
+
+void beat_look(struct pool *pool, struct look_wait *wait)
+{
+	struct beats *beats = pool->beats;
+	struct io *list[POOL_DEVICES_MAX];
+	unsigned count;
+	bool nobody;
+
+	pthread_mutex_lock(&beats->lock);
+	wait->since = engine_clock(pool->engine);
+	wait->next = beats->waits;
+	beats->waits = wait;
+	count = begin_looks(pool, 0, list);
+	nobody = !beats->busy;
+	pthread_mutex_unlock(&beats->lock);
+	io_submit(pool->engine, list, count);
+	if (nobody)
+		answer(pool, false);
+}
+
+struct still_ours {
+	struct look_wait wait; /* first */
+	struct event event;
+};
+
+static void still_ours_done(struct look_wait *wait)
+{
+	event_signal(&((struct still_ours *)wait)->event, wait->status);
+}
+
+static void forget_wait(struct beats *beats, struct look_wait *wait)
+{
+	pthread_mutex_lock(&beats->lock);
+	for (struct look_wait **at = &beats->waits; *at; at = &(*at)->next) {
+		if (*at == wait) {
+			*at = wait->next;
+			break;
+		}
+	}
+	pthread_mutex_unlock(&beats->lock);
+}
+
+int beat_still_ours(struct pool *pool)
+{
+	struct still_ours ours = {.wait.done = still_ours_done};
+	int rc;
+
+	event_init(&ours.event, pool->engine);
+	beat_look(pool, &ours.wait);
+	rc = event_wait(&ours.event);
+	if (rc == -EDEADLK)
+		forget_wait(pool->beats, &ours.wait);
+	return rc;
 }
 
 /* False when it is to end. */
@@ -163,20 +314,19 @@ static int begin(struct pool *pool)
 	struct beats *beats = pool->beats;
 	pthread_condattr_t attributes;
 
-	beats->memory = buffer_alloc(pool->engine, (size_t)pool->device_count * LABEL_BODY);
-	atomic_init(&beats->pending, 1);
-	event_init(&beats->idle, pool->engine);
 	pthread_mutex_init(&beats->lock, NULL);
 	pthread_condattr_init(&attributes);
 	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
 	pthread_cond_init(&beats->wake, &attributes);
 	pthread_condattr_destroy(&attributes);
-	if (!beats->memory)
-		return -ENOMEM;
 	for (unsigned i = 0; i < pool->device_count; i++) {
-		beats->pulses[i].pool = pool;
-		beats->pulses[i].member = &pool->devices[i];
-		beats->pulses[i].memory = beats->memory + (size_t)i * LABEL_BODY;
+		struct pulse *p = &beats->pulses[i];
+
+		p->pool = pool;
+		p->member = &pool->devices[i];
+		p->memory = buffer_alloc(pool->engine, LABEL_AREA);
+		if (!p->memory)
+			return -ENOMEM;
 	}
 	return 0;
 }
@@ -206,6 +356,27 @@ static void stop_thread(struct beats *beats)
 	pthread_join(beats->thread, NULL);
 }
 
+/* Until nothing is on its way. */
+static int wait_idle(struct pool *pool)
+{
+	struct beats *beats = pool->beats;
+	struct event idle;
+	bool busy;
+	int rc;
+
+	event_init(&idle, pool->engine);
+	pthread_mutex_lock(&beats->lock);
+	busy = beats->busy;
+	if (busy)
+		beats->idle = &idle;
+	pthread_mutex_unlock(&beats->lock);
+	rc = busy ? event_wait(&idle) : 0;
+	/* Whoever signalled has let go of the lock then. */
+	pthread_mutex_lock(&beats->lock);
+	pthread_mutex_unlock(&beats->lock);
+	return rc;
+}
+
 void beat_stop(struct pool *pool)
 {
 	struct beats *beats = pool->beats;
@@ -214,15 +385,15 @@ void beat_stop(struct pool *pool)
 		return;
 	if (beats->running)
 		stop_thread(beats);
-	if (atomic_fetch_sub(&beats->pending, 1) != 1 && event_wait(&beats->idle)) {
+	if (wait_idle(pool)) {
 		log_error("pool %s: the beat's requests do not end; their memory is left to them",
 			pool->label.name);
 		return;
 	}
 	pthread_cond_destroy(&beats->wake);
 	pthread_mutex_destroy(&beats->lock);
-	if (beats->memory)
-		buffer_free(pool->engine, beats->memory, (size_t)pool->device_count * LABEL_BODY);
+	for (unsigned i = 0; i < pool->device_count; i++)
+		buffer_free(pool->engine, beats->pulses[i].memory, LABEL_AREA);
 	free(beats);
 	pool->beats = NULL;
 }

@@ -21,6 +21,8 @@ static_assert(LABEL_BODY + BLOCK_SIZE == LABEL_SIZE, "a label and its beat make 
 /* --- frames: magic, version, ..., CRC32C in the last four bytes
  * ----------------------------------- */
 
+#define FRAME_HEAD 12u /* magic, version */
+
 static struct writer frame_begin(void *frame, size_t size, uint64_t magic)
 {
 	struct writer w = writer_on(frame, size - 4);
@@ -452,11 +454,27 @@ int label_decode(struct label *label, const void *body)
 	return r.bad ? -EBADMSG : 0;
 }
 
-bool label_is_later(const void *body, const uint8_t pool[16], uint64_t epoch)
+/* What most places hold is told by its epoch alone. A label of a version to come is one, too. */
+static bool is_later(const uint8_t *body, const uint8_t pool[16], uint64_t epoch)
 {
+	struct reader r = reader_on(body + FRAME_HEAD, LABEL_BODY - FRAME_HEAD);
+	const uint8_t *uuid = get_bytes(&r, UUID_SIZE);
 	struct label label;
+	int rc;
 
-	return !label_decode(&label, body) && label.epoch > epoch && !memcmp(label.pool, pool, 16);
+	get_bytes(&r, sizeof(label.name));
+	if (get_u64(&r) <= epoch || memcmp(uuid, pool, UUID_SIZE))
+		return false;
+	rc = label_decode(&label, body);
+	return !rc || rc == -ENOTSUP;
+}
+
+bool area_has_later(const uint8_t *area, const uint8_t pool[16], uint64_t epoch)
+{
+	for (unsigned place = 0; place < LABEL_RING; place++)
+		if (is_later(area + (size_t)place * LABEL_SIZE, pool, epoch))
+			return true;
+	return false;
 }
 
 int beat_encode(const struct beat *beat, const uint8_t pool[16], void *block)

@@ -30,7 +30,7 @@
 #define LABEL_A_OFFSET BLOCK_SIZE /* bytes from the start of the device to area A */
 #define ROOT_SEGMENTS_MAX 64u /* narrow ones: see ROOT_ROOM */
 #define SPANS_MAX 12u
-#define OWNERS_MAX 12u
+#define OWNERS_MAX 6u /* each keeps its place of LABEL_RING, the last owner another */
 #define PAGE_ENTRIES 1000u /* checksums in a page */
 #define CHUNK_MOST (1u << 30) /* bytes of cells in a slot */
 
@@ -202,8 +202,8 @@ int label_encode(const struct label *label, void *body); /* LABEL_BODY */
 /* Bytes of root_segments that fit into any label. */
 #define ROOT_ROOM 6280u
 int label_decode(struct label *label, const void *body);
-/* Whether this is a label of the pool, of an epoch behind `epoch`. */
-bool label_is_later(const void *body, const uint8_t pool[16], uint64_t epoch);
+/* Whether there is a label of the pool, of an epoch behind `epoch`, in a label area. */
+bool area_has_later(const uint8_t *area, const uint8_t pool[16], uint64_t epoch);
 int beat_encode(const struct beat *beat, const uint8_t pool[16], void *block);
 int beat_decode(struct beat *beat, const uint8_t pool[16], const void *block);
 int chunk_header_encode(const struct chunk_header *header, void *block);

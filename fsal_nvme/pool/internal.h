@@ -304,6 +304,9 @@ uint64_t pool_segment_bytes(struct pool *pool);
 
 struct journal;
 int journal_create(struct pool *pool);
+/* It fails, and nothing of it is on its way any more, but in a world that stands still (-EDEADLK).
+ */
+int journal_stop(struct pool *pool);
 void journal_destroy(struct pool *pool);
 /*
  * Reads batches from `from` on, over the spans of pool->label, and calls `record` for each record
@@ -361,16 +364,10 @@ int label_write(struct pool *pool);
 /* The labels of one device: every one that decodes, through `each` (return non-zero to stop). */
 int label_read_all(struct engine *engine, struct device *device, const struct device_header *header,
 	int (*each)(void *data, const struct label *label), void *data);
-/* The same for the places of one epoch on a member; who else uses a place shows in label->epoch. */
-int label_read_epoch(struct pool *pool, struct member *member, uint64_t epoch,
-	int (*each)(void *data, const struct label *label), void *data);
 /* The header at the device's start, or its copy at the end. -ENOENT: none. */
 int device_header_read(struct engine *engine, struct device *device, struct device_header *header);
 /* The greatest beat that any usable member shows for an epoch; 0: none. */
 uint64_t label_beat_read(struct pool *pool, uint64_t epoch);
-/* -ESTALE, and the pool has failed, when a device shows a label of a higher epoch. Waits, for each
- * member in turn. */
-int label_still_ours(struct pool *pool);
 
 /* --- the beat (beat.c) -------------------------------------------------------------------- */
 
@@ -392,6 +389,21 @@ void beat_stop(struct pool *pool);
  * from an earlier round. Does not wait. A member that fails is marked failing; a later owner makes
  * the pool fail with -ESTALE. Where no thread beats. */
 void beat_round(struct pool *pool);
+
+/* Waiting for parity + 1 members that show no later owner, by looks that begin from now on. */
+struct look_wait {
+	/* Once; on an engine thread, or before beat_look() returns. */
+	void (*done)(struct look_wait *wait);
+	int status; /* 0, -ESTALE (the pool has failed), -EIO: too few members can be read, or
+		       another error */
+	/* beat.c's own */
+	uint64_t since; /* engine_clock() */
+	struct look_wait *next;
+};
+/* Between beat_start() and beat_stop(), by which it must be done. Does not wait. */
+void beat_look(struct pool *pool, struct look_wait *wait);
+/* The same, waiting. */
+int beat_still_ours(struct pool *pool);
 
 /* --- earlier owners that may still write (owner.c) ----------------------------------------- */
 

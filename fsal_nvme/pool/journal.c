@@ -257,9 +257,7 @@ static struct durable_wait *park(struct journal *j, int error)
 	j->state = JOURNAL_PARKED;
 	if (error == -ESHUTDOWN && !j->failure)
 		j->failure = error; /* no device is to blame; pool_fail() follows */
-	if (j->failure || j->dropping || !journal_waiters_help(j->pool))
-		return NULL;
-	return journal_take_wait(j, NULL);
+	return j->failure ? NULL : journal_take_wait(j, NULL);
 }
 
 static bool wants_maintenance(struct journal *j)
@@ -405,12 +403,17 @@ int journal_write_again(struct journal *j)
 
 /* --- room ------------------------------------------------------------------------------------- */
 
+static bool nobody_maintains(const struct pool *pool)
+{
+	return engine_is_simulated(pool->engine) || !atomic_load(&pool->thread_running);
+}
+
 /* A checkpoint that is going on needs room itself; it must not wait for one. */
 static bool in_checkpoint(struct pool *pool)
 {
 	bool mine;
 
-	if (journal_waiters_help(pool)) {
+	if (nobody_maintains(pool)) {
 		if (pthread_mutex_trylock(&pool->maintain_lock))
 			return true;
 		pthread_mutex_unlock(&pool->maintain_lock);
@@ -437,7 +440,7 @@ static int make_room(struct pool *pool, bool *tried)
 /* The ring is full. 0: try again. */
 static int wait_for_ring(struct journal *j, uint64_t cost, bool *tried)
 {
-	if (journal_waiters_help(j->pool))
+	if (nobody_maintains(j->pool))
 		return make_room(j->pool, tried);
 	pthread_mutex_lock(&j->lock);
 	j->waiting++;
@@ -611,8 +614,6 @@ int journal_start(
 	rc = check_start(j, start, tail, window);
 	if (!rc)
 		rc = allocate(j);
-	if (!rc)
-		rc = journal_fence_create(j);
 	if (rc)
 		return rc;
 	do {
@@ -656,6 +657,12 @@ void journal_fail(struct pool *pool, int error)
 	journal_call(waits, error);
 }
 
+int journal_stop(struct pool *pool)
+{
+	journal_fail(pool, -ESHUTDOWN);
+	return journal_hold(pool->journal);
+}
+
 void journal_destroy(struct pool *pool)
 {
 	struct journal *j = pool->journal;
@@ -663,8 +670,7 @@ void journal_destroy(struct pool *pool)
 
 	if (!j)
 		return;
-	journal_fail(pool, -ESHUTDOWN);
-	rc = journal_hold(j);
+	rc = journal_stop(pool);
 	pool->journal = NULL;
 	if (rc) {
 		log_error("pool %s: the journal's writes do not end; their memory is left to them",
@@ -677,7 +683,6 @@ void journal_destroy(struct pool *pool)
 	batches_free(j, j->free);
 	if (j->window_only.memory)
 		buffer_free(pool->engine, j->window_only.memory, BLOCK_SIZE);
-	journal_fence_destroy(j);
 	pthread_cond_destroy(&j->room);
 	pthread_mutex_destroy(&j->lock);
 	pthread_mutex_destroy(&j->arrange_lock);

@@ -73,13 +73,8 @@ struct plan {
 struct fence {
 	bool looking; /* under journal->lock; what follows belongs to the one who looks */
 	bool unsure; /* the flying batch waits for it */
-	uint64_t began; /* engine_clock() */
 	uint64_t window; /* what was promised when it began to look */
-	struct copies members;
-	struct io ios[POOL_WIDTH_MAX];
-	_Atomic unsigned pending;
-	uint8_t *bodies; /* LABEL_BODY for each member */
-	size_t bodies_size;
+	struct look_wait wait;
 };
 
 enum journal_state {
@@ -122,7 +117,6 @@ struct journal {
 	struct batch *filling; /* or NULL */
 	enum journal_state state;
 	bool stopped; /* journal_rearrange(): nothing new is submitted */
-	bool dropping; /* a pool_sync() is in pool_drop_failing() */
 	unsigned waiting; /* reserves that wait for the ring */
 	bool asked; /* maintenance was told that the ring is half full */
 	unsigned completing; /* completions between `lock` and their last look at the journal */
@@ -160,8 +154,6 @@ void journal_completion_over(struct journal *j);
 
 /* --- journal_fence.c -------------------------------------------------------------------------- */
 
-int journal_fence_create(struct journal *j);
-void journal_fence_destroy(struct journal *j);
 /* Whether what is durable now may be acknowledged without a look. */
 bool journal_fence_holds(const struct journal *j);
 /* Under the lock: whether to look now; true: the caller does journal_fence_look() unlocked. */
@@ -175,8 +167,6 @@ void journal_fence_look(struct journal *j);
 	1 /* to a pool_sync(): a batch is parked, drop the failing members yourself \
 	   */
 
-/* Whether those who wait have to do the maintenance thread's work. Needs no lock. */
-bool journal_waiters_help(const struct pool *pool);
 /* Batches that are not durable, in order: flying, queued, filling. NULL at the end. */
 struct batch *journal_first(const struct journal *j);
 struct batch *journal_next(const struct journal *j, const struct batch *b);

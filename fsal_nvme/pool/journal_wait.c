@@ -3,19 +3,14 @@
  * Waiting for an LSN to be durable. Each batch that is not durable keeps the list of those who wait
  * for its LSNs, so that a completion calls exactly those, and finding the batch takes a few steps.
  *
- * A parked batch goes on when its failing members are dropped. While there is a maintenance thread
- * that is its work. While there is none (a pool that is being opened or closed has none yet, or no
- * more), and in a simulated world, somebody who waits must do it: pool_sync() looks before it
- * waits, and a batch that is parked later wakes one pool_sync() with JOURNAL_HELP.
+ * A parked batch goes on when its failing members are dropped. The maintenance thread does that,
+ * unless it waits for the batch itself, or for whoever does, or is not there (a pool that is being
+ * opened or closed, a simulated world). So everybody who waits in pool_sync() may: it looks before
+ * it waits, and a batch that is parked later wakes one of them with JOURNAL_HELP.
  */
 #include "pool/journal.h"
 
 #include <assert.h>
-
-bool journal_waiters_help(const struct pool *pool)
-{
-	return engine_is_simulated(pool->engine) || !atomic_load(&pool->thread_running);
-}
 
 /* --- who waits -------------------------------------------------------------------------------- */
 
@@ -119,62 +114,36 @@ static bool any_failing(const struct pool *pool)
 	return false;
 }
 
-/* What the maintenance thread would do. One at a time: the drop itself may wait for an LSN. */
-static int drop_failing(struct pool *pool)
+static bool wants_help(const struct journal *j)
 {
-	struct journal *j = pool->journal;
-	bool mine;
-	int rc;
-
-	if (!journal_waiters_help(pool) || !any_failing(pool))
-		return 0;
-	pthread_mutex_lock(&j->lock);
-	mine = !j->dropping;
-	j->dropping = true;
-	pthread_mutex_unlock(&j->lock);
-	if (!mine)
-		return 0;
-	rc = pool_drop_failing(pool);
-	pthread_mutex_lock(&j->lock);
-	j->dropping = false;
-	pthread_mutex_unlock(&j->lock);
-	return rc;
-}
-
-/* The world stands still: because of a parked batch, or for good. */
-static int stands_still(struct pool *pool, struct sync *sync)
-{
-	struct journal *j = pool->journal;
-	bool help;
-
-	pthread_mutex_lock(&j->lock);
-	journal_take_wait(j, &sync->wait);
-	help = j->state == JOURNAL_PARKED && !j->dropping && any_failing(pool);
-	pthread_mutex_unlock(&j->lock);
-	return help ? JOURNAL_HELP : -EDEADLK;
+	return j->state == JOURNAL_PARKED && any_failing(j->pool);
 }
 
 static int sync_once(struct pool *pool, uint64_t lsn)
 {
 	struct journal *j = pool->journal;
 	struct sync sync = {.wait = {.done = sync_done, .lsn = lsn}};
+	bool waits;
 	int rc;
 
 	event_init(&sync.event, pool->engine);
 	pthread_mutex_lock(&j->lock);
-	if (!add_wait(j, &sync.wait, &rc)) {
-		pthread_mutex_unlock(&j->lock);
-		return rc;
-	}
-	if (journal_waiters_help(pool) && j->state == JOURNAL_PARKED && !j->dropping &&
-		any_failing(pool)) {
+	waits = add_wait(j, &sync.wait, &rc);
+	if (waits && wants_help(j)) {
 		journal_take_wait(j, &sync.wait);
-		pthread_mutex_unlock(&j->lock);
-		return JOURNAL_HELP;
+		waits = false;
+		rc = JOURNAL_HELP;
 	}
 	pthread_mutex_unlock(&j->lock);
+	if (!waits)
+		return rc;
 	rc = event_wait(&sync.event);
-	return rc == -EDEADLK ? stands_still(pool, &sync) : rc;
+	if (rc == -EDEADLK) {
+		pthread_mutex_lock(&j->lock);
+		journal_take_wait(j, &sync.wait);
+		pthread_mutex_unlock(&j->lock);
+	}
+	return rc;
 }
 
 int pool_sync(struct pool *pool, uint64_t lsn)
@@ -182,7 +151,7 @@ int pool_sync(struct pool *pool, uint64_t lsn)
 	int rc = sync_once(pool, lsn);
 
 	while (rc == JOURNAL_HELP) {
-		rc = drop_failing(pool);
+		rc = pool_drop_failing(pool);
 		if (!rc)
 			rc = sync_once(pool, lsn);
 	}

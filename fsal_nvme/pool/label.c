@@ -116,32 +116,6 @@ uint64_t label_beat_read(struct pool *pool, uint64_t epoch)
 	return greatest;
 }
 
-/* Whoever asks cannot do without an answer: the memory is at hand. */
-static bool overtaken(struct pool *pool)
-{
-	_Alignas(BLOCK_SIZE) uint8_t body[LABEL_BODY];
-	uint64_t place = label_place(LABEL_A_OFFSET, pool->epoch + 1);
-
-	for (unsigned i = 0; i < pool->device_count; i++) {
-		struct member *member = &pool->devices[i];
-
-		if (!member_usable(member))
-			continue;
-		if (!read_block(pool->engine, member->device, place, body, LABEL_BODY) &&
-			label_is_later(body, pool->label.pool, pool->epoch))
-			return true;
-	}
-	return false;
-}
-
-int label_still_ours(struct pool *pool)
-{
-	if (!overtaken(pool))
-		return 0;
-	pool_fail(pool, -ESTALE, "another host has taken the pool over");
-	return -ESTALE;
-}
-
 static int each_place(const uint8_t *area, const struct device_header *header, struct label *label,
 	int (*each)(void *data, const struct label *label), void *data)
 {
@@ -171,30 +145,6 @@ int label_read_all(struct engine *engine, struct device *device, const struct de
 	}
 	free(label);
 	buffer_free(engine, area, LABEL_AREA);
-	return rc;
-}
-
-static int read_epoch(struct engine *engine, struct device *device, uint64_t place, void *body,
-	struct label *label, int (*each)(void *data, const struct label *label), void *data)
-{
-	if (read_block(engine, device, place, body, LABEL_BODY) || label_decode(label, body))
-		return 0;
-	return each(data, label);
-}
-
-int label_read_epoch(struct pool *pool, struct member *member, uint64_t epoch,
-	int (*each)(void *data, const struct label *label), void *data)
-{
-	void *body = buffer_alloc(pool->engine, LABEL_BODY);
-	struct label *label = malloc(sizeof(*label));
-	int rc = body && label ? 0 : -ENOMEM;
-
-	for (unsigned area = 0; !rc && area < 2; area++)
-		rc = read_epoch(pool->engine, member->device,
-			label_place(area_offset(&member->header, area), epoch), body, label, each,
-			data);
-	free(label);
-	buffer_free(pool->engine, body, LABEL_BODY);
 	return rc;
 }
 

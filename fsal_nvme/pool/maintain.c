@@ -73,11 +73,10 @@ int maintain_close_segments(struct pool *pool)
 /* Urgent: behind it comes the checkpoint that makes room in the journal, and nobody else does. */
 static int round_of_work(struct pool *pool)
 {
-	int rc = pool_drop_failing(pool);
+	int rc;
 
 	txn_urgent_begin();
-	if (!rc)
-		rc = maintain_close_segments(pool);
+	rc = maintain_close_segments(pool);
 	if (!rc)
 		rc = segment_restock(pool);
 	txn_urgent_end();
@@ -93,6 +92,9 @@ int pool_maintain(struct pool *pool)
 	if (!pool->options.background)
 		beat_round(pool);
 	members_find_vanished(pool);
+	rc = pool_drop_failing(pool); /* before the lock: who has it may wait for that */
+	if (rc)
+		return rc;
 	pthread_mutex_lock(&pool->maintain_lock);
 	rc = round_of_work(pool);
 	checkpoint_measure(pool);

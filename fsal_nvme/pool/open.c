@@ -7,11 +7,12 @@
  *   count     more than m active members missing: these could be an old minority; refused
  *   owner     closed, known dead, or a process of this boot: no wait. Else the old owner's beat is
  *             watched for 10 s
- *   claim     a label of the next epoch on all members: an owner that sees it stops. Then the
- *             labels are read again: what the old owner wrote between "find" and the claim would be
- *             lost, so that the opening is refused, and the claim repeats what is found. From here
- *             on the opener beats. An owner whose beat was watched may go on acknowledging for as
- *             long as its lease lasts (beat.c), which is waited for
+ *   claim     a label of a later epoch on all members, in a place that no owner uses that may
+ *             still write: an owner that sees it stops. Then the labels are read again: what the
+ *             old owner wrote between "find" and the claim would be lost, so that the opening is
+ *             refused, and the claim repeats what is found. From here on the opener beats. An owner
+ *             that is not known to be dead may go on acknowledging for as long as its lease lasts,
+ *             which is waited for
  *   replay    the root's image, then the journal from the root's place to its first gap
  *   take over the label again, now with the span that this epoch will write; missing members are
  *             dropped in it. Then labels are looked at: when none is of a later epoch, the next
@@ -216,6 +217,42 @@ static int count_members(struct opening *o)
 
 /* --- owner ------------------------------------------------------------------------------------ */
 
+static bool is_our_claim(const struct opening *o, const struct label *label)
+{
+	const struct label *claim = &o->pool->label;
+
+	return label->epoch == claim->epoch && label->owner_pid == claim->owner_pid &&
+	       !memcmp(label->owner_boot, claim->owner_boot, sizeof(label->owner_boot)) &&
+	       !strcmp(label->owner, claim->owner);
+}
+
+static int consider_again(void *data, const struct label *label)
+{
+	struct opening *o = data;
+
+	if (!memcmp(label->pool, o->best.pool, 16) && is_newer(label, &o->best) &&
+		!is_our_claim(o, label))
+		o->best = *label;
+	return 0;
+}
+
+/* Reads all labels once more. -EBUSY, and o->best is the newest: there is a newer one, not ours. */
+static int find_newer(struct opening *o)
+{
+	struct pool *pool = o->pool;
+	uint64_t epoch = o->best.epoch, sequence = o->best.sequence;
+	int rc = 0;
+
+	for (unsigned i = 0; !rc && i < pool->device_count; i++)
+		if (member_usable(&pool->devices[i]))
+			rc = label_read_all(o->engine, pool->devices[i].device,
+				&pool->devices[i].header, consider_again, o);
+	if (rc || (o->best.epoch == epoch && o->best.sequence == sequence))
+		return rc;
+	return error_set(o->error, -EBUSY, o->best.name,
+		"host %s has written its labels while it was opened: it is alive", o->best.owner);
+}
+
 static int watch_beat(struct opening *o)
 {
 	struct pool *pool = o->pool;
@@ -225,7 +262,7 @@ static int watch_beat(struct opening *o)
 		o->best.owner);
 	engine_sleep(o->engine, BEAT_WATCH_NS);
 	if (label_beat_read(pool, o->best.epoch) == first)
-		return 0;
+		return find_newer(o); /* others may have come and gone */
 	return error_set(o->error, -EBUSY, pool->label.name,
 		"host %s (process %llu) has it open and is alive; stop it there first",
 		o->best.owner, (unsigned long long)o->best.owner_pid);
@@ -307,7 +344,27 @@ static int settle_owners(struct opening *o)
 	return refuse_for_others(o, -EBUSY);
 }
 
-/* What the best label says, under the next epoch. */
+/* An owner that may still write may overwrite what stands in the place of its labels. */
+static bool place_is_kept(const struct opening *o, uint64_t epoch)
+{
+	const struct label *label = &o->pool->label;
+	bool kept = epoch % LABEL_RING == o->best.epoch % LABEL_RING;
+
+	for (unsigned i = 0; i < label->other_count; i++)
+		kept |= epoch % LABEL_RING == label->others[i].epoch % LABEL_RING;
+	return kept;
+}
+
+static uint64_t next_epoch(const struct opening *o)
+{
+	uint64_t epoch = o->best.epoch + 1;
+
+	while (place_is_kept(o, epoch))
+		epoch++;
+	return epoch;
+}
+
+/* What the best label says, under a later epoch. */
 static int write_claim(struct opening *o, uint64_t sequence)
 {
 	struct pool *pool = o->pool;
@@ -318,7 +375,7 @@ static int write_claim(struct opening *o, uint64_t sequence)
 	rc = settle_owners(o);
 	if (rc)
 		return rc;
-	label->epoch = o->best.epoch + 1;
+	label->epoch = next_epoch(o);
 	label->sequence = sequence;
 	label->state = LABEL_OPEN;
 	label->owner_pid = (uint64_t)getpid();
@@ -329,55 +386,28 @@ static int write_claim(struct opening *o, uint64_t sequence)
 	return label_write(pool);
 }
 
-static bool is_our_claim(const struct opening *o, const struct label *label)
-{
-	const struct label *claim = &o->pool->label;
-
-	return label->epoch == claim->epoch && label->owner_pid == claim->owner_pid &&
-	       !memcmp(label->owner_boot, claim->owner_boot, sizeof(label->owner_boot)) &&
-	       !strcmp(label->owner, claim->owner);
-}
-
-static int consider_again(void *data, const struct label *label)
-{
-	struct opening *o = data;
-
-	if (!memcmp(label->pool, o->best.pool, 16) && is_newer(label, &o->best) &&
-		!is_our_claim(o, label))
-		o->best = *label;
-	return 0;
-}
-
-/* At the places of the old owner's epoch, of the claim's, which another claim may have too, and of
- * the one that a still later claim has. */
-static int look_at_member(struct opening *o, struct member *member, uint64_t old)
-{
-	int rc = 0;
-
-	for (uint64_t epoch = old; !rc && epoch <= old + 2; epoch++)
-		rc = label_read_epoch(o->pool, member, epoch, consider_again, o);
-	return rc;
-}
-
 /* From the claim on an owner that is alive gets no further than what it had reserved, whatever it
  * writes to its labels. Before, it may have moved the root, and used what the old one named. */
 static int look_again(struct opening *o)
 {
-	struct pool *pool = o->pool;
-	uint64_t epoch = o->best.epoch, sequence = o->best.sequence;
-	int rc = 0;
+	uint64_t epoch = o->best.epoch;
+	int rc = find_newer(o), again = 0;
 
-	for (unsigned i = 0; !rc && i < pool->device_count; i++)
-		if (member_usable(&pool->devices[i]))
-			rc = look_at_member(o, &pool->devices[i], epoch);
-	if (rc || (o->best.epoch == epoch && o->best.sequence == sequence))
-		return rc;
-	if (o->best.epoch == epoch)
-		rc = write_claim(o, pool->label.sequence);
-	return rc ? rc
-		  : error_set(o->error, -EBUSY, o->best.name,
-			    "host %s has written its labels while it was opened: it is alive",
-			    o->best.owner);
+	if (rc == -EBUSY && o->best.epoch == epoch)
+		again = write_claim(o, o->pool->label.sequence);
+	return again ? again : rc;
+}
+
+/* The beat was watched, or an earlier claim was ended before it had waited: its owner's part of the
+ * journal is not known yet. */
+static bool must_wait(const struct opening *o)
+{
+	const struct label *label = &o->pool->label;
+	bool wait = o->watched;
+
+	for (unsigned i = 0; i < label->other_count; i++)
+		wait |= !label->others[i].to;
+	return wait;
 }
 
 static int claim(struct opening *o)
@@ -390,7 +420,7 @@ static int claim(struct opening *o)
 		rc = beat_start(o->pool);
 	if (!rc)
 		rc = look_again(o);
-	if (!rc && o->watched)
+	if (!rc && must_wait(o))
 		engine_sleep(o->engine, LEASE_WAIT_NS);
 	return rc;
 }
@@ -538,7 +568,7 @@ static int take_over(struct opening *o, struct journal_position *start, uint64_t
 	if (rc)
 		return error_set(o->error, rc, pool->label.name, "its labels cannot be written: %s",
 			strerror(-rc));
-	rc = label_still_ours(pool);
+	rc = beat_still_ours(pool);
 	if (rc)
 		return error_set(o->error, rc, pool->label.name,
 			"another host has taken it over while it was opened");

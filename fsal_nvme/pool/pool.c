@@ -83,6 +83,8 @@ static void destroy_locks(struct pool *pool)
 void pool_abandon(struct pool *pool)
 {
 	pool_stop_maintenance(pool);
+	if (pool->journal)
+		journal_stop(pool);
 	beat_stop(pool);
 	while (pool->streams)
 		stream_abandon(pool->streams);

@@ -329,7 +329,7 @@ static int reserve(struct pool *pool, struct segment **list, unsigned wanted, un
 		/* An owner that was paused meanwhile has reserved nothing: its journal window may
 		 * be one that its successor left behind. */
 		if (!rc)
-			rc = label_still_ours(pool);
+			rc = beat_still_ours(pool);
 	}
 	if (rc) {
 		forget_reserved(pool, list, *count);

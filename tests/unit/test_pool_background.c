@@ -153,6 +153,19 @@ static void set_property(struct pool *pool, const char *value)
 	assert_int_equal(pool_sync(pool, lsn), 0);
 }
 
+static uint32_t make_volume(struct pool *pool)
+{
+	struct volume_row row;
+	struct txn *txn;
+	uint64_t lsn;
+
+	assert_int_equal(txn_begin(pool, NULL, &txn), 0);
+	assert_int_equal(volume_row_create(txn, "v", VOLUME_SHARE, &row), 0);
+	assert_int_equal(txn_commit(txn, &lsn), 0);
+	assert_int_equal(pool_sync(pool, lsn), 0);
+	return row.id;
+}
+
 static unsigned dropped(const struct pool *pool)
 {
 	unsigned count = 0;
@@ -222,19 +235,13 @@ static void *change(void *argument)
 /* In a process of its own: changes until the journal takes no more, as nobody may checkpoint. */
 static void fill_and_die(void)
 {
-	struct volume_row row;
 	struct pool *pool;
-	struct txn *txn;
 	pthread_t thread;
-	uint64_t lsn;
 	unsigned seen;
 
 	make_engine();
 	pool = open_pool();
-	assert_int_equal(txn_begin(pool, NULL, &txn), 0);
-	assert_int_equal(volume_row_create(txn, "v", VOLUME_SHARE, &row), 0);
-	assert_int_equal(txn_commit(txn, &lsn), 0);
-	assert_int_equal(env_get(pool, row.id, &env), 0);
+	assert_int_equal(env_get(pool, make_volume(pool), &env), 0);
 	pthread_mutex_lock(&pool->maintain_lock);
 	assert_int_equal(pthread_create(&thread, NULL, change, pool), 0);
 	do {
@@ -259,6 +266,49 @@ static void test_a_full_journal_is_opened(void **state)
 	make_engine();
 	pool = open_pool();
 	set_property(pool, "after");
+	close_pool(pool);
+}
+
+/* The maintenance thread's own record, which fills the stock up, is the first to meet the device.
+ */
+static void test_a_device_fails_while_maintenance_waits(void **state)
+{
+	struct extent extents[4];
+	unsigned count = 4;
+	struct iovec iov = {directory, 16};
+	struct stream *stream;
+	struct pool *pool;
+	uint32_t volume;
+
+	alarm(PATIENCE);
+	make_engine();
+	pool = open_pool();
+	volume = make_volume(pool);
+	assert_int_equal(stream_open(pool, volume, &stream), 0);
+	atomic_store(&failing, true);
+	assert_int_equal(stream_append(stream, &iov, 1, 16, 0, extents, &count), 0);
+	while (!atomic_load(&pool->devices[0].failing))
+		usleep(1000);
+	set_property(pool, "behind");
+	assert_int_equal(dropped(pool), 1);
+	pool_abandon_extents(pool, extents, count);
+	stream_close(stream);
+	close_pool(pool);
+}
+
+/* The one who seals has the lock that a round of maintenance waits for. */
+static void test_a_device_fails_while_a_volume_is_sealed(void **state)
+{
+	struct pool *pool;
+	uint32_t volume;
+
+	alarm(PATIENCE);
+	make_engine();
+	pool = open_pool();
+	volume = make_volume(pool);
+	atomic_store(&failing, true);
+	assert_int_equal(pool_seal(pool, volume), 0);
+	assert_int_equal(dropped(pool), 1);
 	close_pool(pool);
 }
 
@@ -303,6 +353,10 @@ int main(void)
 			test_a_device_fails_while_the_pool_is_closed, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			test_a_device_fails_while_the_pool_is_opened, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_a_device_fails_while_maintenance_waits, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_a_device_fails_while_a_volume_is_sealed, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_a_full_journal_is_opened, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			test_the_beat_goes_on_beside_maintenance, setup, teardown),

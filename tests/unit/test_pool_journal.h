@@ -200,8 +200,16 @@ static inline void member_open(unsigned i, const char *path)
 		atomic_store(&member->state, DEVICE_MISSING);
 }
 
+static inline void journal_open(void)
+{
+	assert_int_equal(journal_create(rig->pool), 0);
+	assert_int_equal(beat_start(rig->pool), 0);
+}
+
 static inline void let_go(void)
 {
+	journal_stop(rig->pool);
+	beat_stop(rig->pool);
 	journal_destroy(rig->pool);
 	for (unsigned i = 0; i < rig->devices; i++)
 		device_close(rig->pool->devices[i].device);
@@ -389,7 +397,7 @@ static inline void prepare(void)
 	pool_new(rig->engine);
 	for (unsigned i = 0; i < rig->devices; i++)
 		member_open(i, device_name(i));
-	assert_int_equal(journal_create(rig->pool), 0);
+	journal_open();
 	rig->pool->epoch = rig->label.epoch;
 }
 
