@@ -346,6 +346,8 @@ uint64_t journal_window(struct pool *pool);
 uint64_t journal_used(struct pool *pool); /* bytes of ring behind the tail */
 size_t journal_record_max(struct pool *pool); /* bytes of payload */
 bool journal_wants_checkpoint(struct pool *pool); /* half full */
+/* The checkpoint could not be made: those who wait for room in the ring get -ENOSPC. */
+void journal_refuse(struct pool *pool);
 /* A durable root does not need what stands before `position` any more. */
 void journal_trim(struct pool *pool, uint64_t position);
 /* Chooses new devices in place of dropped ones and copies what the ring holds to them. Waits. */

@@ -437,21 +437,36 @@ static int make_room(struct pool *pool, bool *tried)
 	return rc ? rc : pool_checkpoint(pool);
 }
 
-/* The ring is full. 0: try again. */
+/* The ring is full. 0: try again. -ENOSPC: a checkpoint that began meanwhile could not be made. */
 static int wait_for_ring(struct journal *j, uint64_t cost, bool *tried)
 {
+	unsigned refusals;
+	bool room;
+
 	if (nobody_maintains(j->pool))
 		return make_room(j->pool, tried);
 	pthread_mutex_lock(&j->lock);
 	j->waiting++;
+	refusals = j->refusals;
 	pthread_mutex_unlock(&j->lock);
 	pool_wake_maintenance(j->pool);
 	pthread_mutex_lock(&j->lock);
-	if (!j->failure && !journal_has_room(j, cost, false))
+	while (!(room = j->failure || journal_has_room(j, cost, false)) &&
+		j->refusals - refusals < 2)
 		pthread_cond_wait(&j->room, &j->lock);
 	j->waiting--;
 	pthread_mutex_unlock(&j->lock);
-	return 0;
+	return room ? 0 : -ENOSPC;
+}
+
+void journal_refuse(struct pool *pool)
+{
+	struct journal *j = pool->journal;
+
+	pthread_mutex_lock(&j->lock);
+	j->refusals++;
+	pthread_cond_broadcast(&j->room);
+	pthread_mutex_unlock(&j->lock);
 }
 
 /* Under the lock: whether the record should wait until a batch is done, so that batches do not pile

@@ -118,6 +118,7 @@ struct journal {
 	enum journal_state state;
 	bool stopped; /* journal_rearrange(): nothing new is submitted */
 	unsigned waiting; /* reserves that wait for the ring */
+	unsigned refusals; /* checkpoints that could not be made */
 	bool asked; /* maintenance was told that the ring is half full */
 	unsigned completing; /* completions between `lock` and their last look at the journal */
 	struct event *idle; /* signalled when nothing is being written, looked at or completed */

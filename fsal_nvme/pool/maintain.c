@@ -101,6 +101,8 @@ int pool_maintain(struct pool *pool)
 	pthread_mutex_unlock(&pool->maintain_lock);
 	if (journal_wants_checkpoint(pool)) /* all the more when the round lacked room in it */
 		checkpoint = pool_checkpoint(pool);
+	if (checkpoint)
+		journal_refuse(pool);
 	return rc ? rc : checkpoint;
 }
 

@@ -211,21 +211,29 @@ static void test_a_device_fails_while_the_pool_is_opened(void **state)
 static struct env *env;
 static _Atomic unsigned changes;
 
+static int try_change(struct pool *pool, unsigned i)
+{
+	static char value[VALUE];
+	char key[16];
+	int length = snprintf(key, sizeof(key), "k%u", i % 50);
+	struct txn *txn;
+	uint64_t lsn;
+	int rc = txn_begin(pool, env, &txn);
+
+	if (rc)
+		return rc;
+	assert_int_equal(txn_put(txn, env, (struct bytes){key, (size_t)length},
+				 (struct bytes){value, sizeof(value)}),
+		0);
+	return txn_commit(txn, &lsn);
+}
+
 static void *change(void *argument)
 {
 	struct pool *pool = argument;
-	char key[16], value[VALUE];
 
-	memset(value, 'v', sizeof(value));
 	for (unsigned i = 0;; i++) {
-		struct txn *txn;
-		uint64_t lsn;
-		int length = snprintf(key, sizeof(key), "k%u", i % 50);
-
-		if (txn_begin(pool, env, &txn) ||
-			txn_put(txn, env, (struct bytes){key, (size_t)length},
-				(struct bytes){value, sizeof(value)}) ||
-			txn_commit(txn, &lsn) || pool_sync(pool, lsn))
+		if (try_change(pool, i) || pool_sync(pool, journal_lsn(pool)))
 			abort();
 		atomic_fetch_add(&changes, 1);
 	}
@@ -312,6 +320,39 @@ static void test_a_device_fails_while_a_volume_is_sealed(void **state)
 	close_pool(pool);
 }
 
+/* No slot is free: the checkpoint that would make room in the ring is not to be had. */
+static void test_who_waits_for_room_that_does_not_come_is_told(void **state)
+{
+	uint32_t hidden[DEVICES];
+	struct pool *pool;
+	int rc = 0;
+
+	alarm(PATIENCE);
+	make_engine();
+	pool = open_pool();
+	assert_int_equal(env_get(pool, make_volume(pool), &env), 0);
+	for (unsigned i = 0; i < DEVICES; i++) {
+		struct member *member = &pool->devices[i];
+
+		pthread_mutex_lock(&pool->slots_lock);
+		hidden[i] = member->slot_count - member->slots_used;
+		member->slots_used += hidden[i];
+		pthread_mutex_unlock(&pool->slots_lock);
+	}
+	for (unsigned i = 0; !rc; i++)
+		rc = try_change(pool, i);
+	assert_int_equal(rc, -ENOSPC);
+	for (unsigned i = 0; i < DEVICES; i++) {
+		pthread_mutex_lock(&pool->slots_lock);
+		pool->devices[i].slots_used -= hidden[i];
+		pthread_mutex_unlock(&pool->slots_lock);
+	}
+	assert_int_equal(pool_checkpoint(pool), 0);
+	assert_int_equal(try_change(pool, 0), 0);
+	env_put(env);
+	close_pool(pool);
+}
+
 /* The beat that stands on a device; 0: none. */
 static uint64_t beat_on(struct pool *pool, unsigned device)
 {
@@ -357,6 +398,8 @@ int main(void)
 			test_a_device_fails_while_maintenance_waits, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			test_a_device_fails_while_a_volume_is_sealed, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_who_waits_for_room_that_does_not_come_is_told, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_a_full_journal_is_opened, setup, teardown),
 		cmocka_unit_test_setup_teardown(
 			test_the_beat_goes_on_beside_maintenance, setup, teardown),
