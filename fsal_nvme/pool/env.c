@@ -3,10 +3,9 @@
  * Environments, one for the pool and one for each volume in use: what each is made of, its locks,
  * its size and its place in the journal.
  *
- * Its size. A file system without room would answer a write to the map with SIGBUS, so it is asked
- * for room every ROOM_STEP pages. The map is larger than the limit by a quarter: at the limit an
- * environment still takes transactions that do not make it larger, and LMDB itself does not run out
- * of pages while it commits one.
+ * Its size. The map is larger than the limit by a quarter: at the limit an environment still takes
+ * transactions that do not make it larger, and LMDB itself does not run out of pages while it
+ * commits one. Likewise when the scratch file system has no more room for it to grow: env_room.c.
  *
  * What a checkpoint must know. An environment is dirty from before its record is appended
  * (env_change_begin) until an image has caught up with it; while dirty it names a place in the
@@ -17,12 +16,12 @@
 #include "pool/env.h"
 
 #include <assert.h>
-#include <sys/statvfs.h>
 
-#define PAGE 4096u
 #define HEADROOM_MIN (64ull << 20)
-#define ROOM_STEP 4096u /* pages */
-#define ROOM_MIN (64ull << 20) /* bytes that must be free in the scratch file system */
+/* Pages that are to be there, unused, before what makes an environment larger; of the pool's own,
+ * which a volume cannot be deleted without. */
+#define AHEAD 64u
+#define AHEAD_OWN 256u
 
 static const struct {
 	int lmdb, error;
@@ -55,7 +54,7 @@ struct env *env_allocate(struct pool *pool, uint32_t volume)
 		return NULL;
 	env->pool = pool;
 	env->volume = volume;
-	env->limit = limit / PAGE;
+	env->limit = limit / STORE_PAGE;
 	atomic_init(&env->sealed, false);
 	atomic_init(&env->gone, false);
 	atomic_init(&env->writer, 0);
@@ -68,13 +67,13 @@ struct env *env_allocate(struct pool *pool, uint32_t volume)
 
 static int env_attach_store(struct env *env)
 {
-	uint64_t headroom = env->limit * PAGE / 4;
+	uint64_t headroom = env->limit * STORE_PAGE / 4;
 	int rc;
 
 	if (headroom < HEADROOM_MIN)
 		headroom = HEADROOM_MIN;
-	headroom = headroom / PAGE * PAGE;
-	rc = store_get(env->pool->scratch_dir, env->limit * PAGE + headroom, &env->store);
+	headroom = headroom / STORE_PAGE * STORE_PAGE;
+	rc = store_get(env->pool->scratch_dir, env->limit * STORE_PAGE + headroom, &env->store);
 	if (rc && rc != ENOMEM)
 		log_error("environment of volume %u: cannot make a scratch file in %s: %s",
 			env->volume, env->pool->scratch_dir, mdb_strerror(rc));
@@ -146,8 +145,14 @@ int env_write_begin(struct env *env, MDB_txn **txn)
 	assert(atomic_load(&env->writer) != this_thread());
 	rc = env_error(
 		env, mdb_txn_begin(env->store->mdb, NULL, 0, txn), "cannot begin a transaction");
-	if (!rc)
-		atomic_store(&env->writer, this_thread());
+	if (rc)
+		return rc;
+	atomic_store(&env->writer, this_thread());
+	rc = env_error(env, store_room_begin(env->store, *txn), "cannot be measured");
+	if (rc) {
+		env_write_abort(env, *txn);
+		*txn = NULL;
+	}
 	return rc;
 }
 
@@ -161,6 +166,30 @@ void env_write_abort(struct env *env, MDB_txn *txn)
 {
 	atomic_store(&env->writer, 0);
 	mdb_txn_abort(txn);
+}
+
+int env_write_put(
+	struct env *env, MDB_txn *txn, struct bytes key, struct bytes value, unsigned flags)
+{
+	MDB_val k = val(key), v = val(value);
+	int rc = store_room_to_put(env->store, txn, key.length, value.length);
+
+	return env_error(env, rc ? rc : mdb_put(txn, env->store->dbi, &k, &v, flags), "cannot put");
+}
+
+int env_write_delete(struct env *env, MDB_txn *txn, struct bytes key)
+{
+	MDB_val k = val(key);
+	int rc = store_room_to_delete(env->store, txn);
+
+	return env_error(env, rc ? rc : mdb_del(txn, env->store->dbi, &k, NULL), "cannot delete");
+}
+
+int env_write_empty(struct env *env, MDB_txn *txn)
+{
+	int rc = store_room_to_empty(env->store);
+
+	return env_error(env, rc ? rc : mdb_drop(txn, env->store->dbi, 0), "cannot be emptied");
 }
 
 int env_view_begin(struct env *env, struct view **view)
@@ -204,21 +233,6 @@ static int count_free(struct env *env, uint64_t *pages)
 	return rc == MDB_NOTFOUND ? 0 : env_error(env, rc, "cannot count free pages");
 }
 
-static bool file_system_full(struct env *env, uint64_t used)
-{
-	struct statvfs status;
-	int fd;
-
-	if (used < env->asked + ROOM_STEP)
-		return false;
-	if (mdb_env_get_fd(env->store->mdb, &fd) || fstatvfs(fd, &status))
-		return false;
-	if ((uint64_t)status.f_bavail * status.f_frsize < ROOM_MIN)
-		return true;
-	env->asked = used;
-	return false;
-}
-
 uint64_t env_bytes(struct env *env)
 {
 	MDB_stat stat;
@@ -226,12 +240,41 @@ uint64_t env_bytes(struct env *env)
 	if (mdb_env_stat(env->store->mdb, &stat))
 		return 0;
 	return (stat.ms_branch_pages + stat.ms_leaf_pages + stat.ms_overflow_pages) *
-	       (uint64_t)PAGE;
+	       (uint64_t)STORE_PAGE;
+}
+
+/* Counting takes time, so the more pages are free the rarer it is done: transactions until then. */
+static unsigned next_count(uint64_t spare)
+{
+	return spare / 2048 < 1000 ? (unsigned)(spare / 2048) : 1000;
+}
+
+/* Files do not shrink: what counts beside the file system's room are the pages that are free. */
+bool env_is_short(struct env *env)
+{
+	uint64_t ahead = env->volume ? AHEAD : AHEAD_OWN, unused;
+	bool was = env->is_short;
+
+	env->is_short = store_is_short(env->store, ahead);
+	if (!env->is_short)
+		return false;
+	if (env->recount_short) {
+		env->recount_short--;
+		env->is_short = false;
+		return false;
+	}
+	env->is_short = count_free(env, &unused) || unused < ahead;
+	env->recount_short = env->is_short ? 0 : next_count(unused - ahead);
+	if (env->is_short && !was)
+		log_warning("volume %u: its metadata cannot grow: the file system of %s is full",
+			env->volume, env->pool->scratch_dir);
+	return env->is_short;
 }
 
 bool env_is_full(struct env *env)
 {
-	return env_bytes(env) >= atomic_load(&env->pool->image_room) || env_memory_full(env);
+	return env_bytes(env) >= atomic_load(&env->pool->image_room) || env_memory_full(env) ||
+	       env_is_short(env);
 }
 
 bool env_memory_full(struct env *env)
@@ -241,12 +284,9 @@ bool env_memory_full(struct env *env)
 
 	mdb_env_info(env->store->mdb, &info);
 	used = info.me_last_pgno + 1;
-	if (file_system_full(env, used))
-		return true;
 	if (used <= env->limit)
 		return false;
-	/* The file has been larger than the limit, and files do not shrink: what counts is how much
-	 * of it is in use. Counting takes time, so the more is free the rarer it is done. */
+	/* The file has been larger than the limit: what counts is how much of it is in use. */
 	if (env->recount) {
 		env->recount--;
 		return env->full;
@@ -254,9 +294,7 @@ bool env_memory_full(struct env *env)
 	if (count_free(env, &unused))
 		return true;
 	env->full = used - unused > env->limit;
-	env->recount = env->full ? 0 : (env->limit - (used - unused)) / 2048;
-	if (env->recount > 1000)
-		env->recount = 1000;
+	env->recount = env->full ? 0 : next_count(env->limit - (used - unused));
 	return env->full;
 }
 

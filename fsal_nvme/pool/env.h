@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
- * What env.c, env_store.c, env_registry.c, txn.c, image.c and table.c share: LMDB stays behind
- * this page. What stands under "for the rest of pool/" is meant for checkpoint.c, pool.c and
+ * What env.c, env_store.c, env_room.c, env_registry.c, txn.c, image.c and table.c share: LMDB stays
+ * behind this page. What stands under "for the rest of pool/" is meant for checkpoint.c, pool.c and
  * journal.c as well.
  */
 #ifndef MILLRACE_POOL_ENV_H
@@ -61,6 +61,16 @@ struct view {
 	struct view *next;
 };
 
+#define STORE_PAGE 4096u
+
+/* Pages that the transaction that is open may need: env_room.c. */
+struct store_room {
+	uint64_t pages; /* in the file when it began */
+	uint64_t tree, largest; /* of these in the tree; and the most that there were since */
+	uint64_t table; /* in the tree of LMDB's table of free pages */
+	uint64_t copies, values, roots; /* of its changes so far, at most */
+};
+
 /* An LMDB environment in an unlinked scratch file; emptied ones are used again. */
 struct store {
 	MDB_env *mdb;
@@ -68,8 +78,14 @@ struct store {
 	size_t map_size;
 	uint64_t file_system; /* st_dev of its directory */
 	pid_t process; /* that opened it: LMDB does not survive a fork */
-	pthread_mutex_t lock; /* idle */
+	int locks; /* the file of LMDB's locks and of its views, unlinked */
+	uint64_t backed; /* pages that the file system has set aside; under the write lock */
+	struct store_room room; /* under the write lock */
+	pthread_mutex_t lock; /* the three below */
 	struct view *idle;
+	uint64_t locks_backed; /* bytes */
+	unsigned slots; /* of views, begun or idle */
+	size_t slot_size; /* bytes of one, not less */
 	_Atomic unsigned views; /* begun and not ended */
 	struct store *next;
 };
@@ -81,6 +97,27 @@ void store_put(struct store *store);
 /* LMDB's error or errno. */
 int store_view_begin(struct store *store, struct view **view);
 void store_view_end(struct store *store, struct view *view);
+
+/* --- room for stores (env_room.c) -------------------------------------------------------------
+ *
+ * Under the write lock, but for the first. LMDB's error or errno, ENOSPC above all.
+ */
+
+/* The file of the views has so many bytes; under store->lock, or before others have the store. */
+int store_back_locks(struct store *store, uint64_t bytes);
+/* A transaction that may change something has begun. */
+int store_room_begin(struct store *store, MDB_txn *txn);
+/* Before each change, and before all of a store is dropped: the file has what the transaction may
+ * then need. */
+int store_room_to_put(struct store *store, MDB_txn *txn, size_t key, size_t value);
+int store_room_to_delete(struct store *store, MDB_txn *txn);
+int store_room_to_empty(struct store *store);
+/* Pages of the file, from its start, that suffice for what the transaction has changed so far, and
+ * for so many splits, and for its commit. */
+uint64_t store_room_needed(const struct store_room *room, uint64_t splits);
+/* Whether the file system has no room for `ahead` pages more than there are, a margin left aside:
+ * what is begun now is not to make the store larger. */
+bool store_is_short(struct store *store, uint64_t ahead);
 
 /* --- one environment (env.c) ------------------------------------------------------------------
  */
@@ -105,9 +142,8 @@ struct env {
 	MDB_txn *replaying; /* changes since it was last flushed */
 	size_t replayed; /* what they cost, towards REPLAY_BATCH */
 	uint64_t limit; /* pages that may be in use */
-	uint64_t asked; /* pages in use when the file system was last asked for room */
-	unsigned recount; /* transactions until the free pages are counted again */
-	bool full;
+	unsigned recount, recount_short; /* transactions until the free pages are counted again */
+	bool full, is_short;
 
 	/* env_registry.c: under pool->volumes_lock */
 	struct env *next;
@@ -124,12 +160,20 @@ int env_error(const struct env *env, int result, const char *what);
 int env_write_begin(struct env *env, MDB_txn **txn);
 int env_write_commit(struct env *env, MDB_txn *txn);
 void env_write_abort(struct env *env, MDB_txn *txn);
+/* All changes of an environment are made by these; `flags` as mdb_put() has them. -ENOSPC also when
+ * the scratch file system is full. Nothing is changed when they fail. */
+int env_write_put(
+	struct env *env, MDB_txn *txn, struct bytes key, struct bytes value, unsigned flags);
+int env_write_delete(struct env *env, MDB_txn *txn, struct bytes key);
+int env_write_empty(struct env *env, MDB_txn *txn);
 int env_view_begin(struct env *env, struct view **view);
 void env_view_end(struct env *env, struct view *view);
 /* Under the write lock: whether only what does not make it larger may be committed, because there
- * is no room for its image or no memory for itself; or because of the memory alone. */
+ * is no room for its image or no memory for itself; because it has reached its limit of memory; or
+ * because the scratch file system is full. */
 bool env_is_full(struct env *env);
 bool env_memory_full(struct env *env);
+bool env_is_short(struct env *env);
 /* Of the pages in use; about what its image takes, not less. */
 uint64_t env_bytes(struct env *env);
 /* Around journal_append() of a record that changes `env`, under its write lock. */
@@ -159,6 +203,11 @@ int env_find_image(struct txn *txn, uint32_t volume, struct image_row *image);
 struct bytes key_image(uint8_t key[9], uint32_t volume, uint32_t part);
 /* The volume is deleted: forgets its environment and changes, at once or with the last user. */
 void env_set_gone(struct pool *pool, uint32_t volume);
+
+static inline MDB_val val(struct bytes bytes)
+{
+	return (MDB_val){bytes.length, (void *)(uintptr_t)bytes.data};
+}
 
 /* --- keys, transactions ---------------------------------------------------------------------- */
 

@@ -8,11 +8,13 @@
  * emptied and kept for the next environment (STOCK_MAX of them).
  *
  * The map is written in place (MDB_WRITEMAP), which halves the cost of a transaction. Whoever
- * writes sees to it that the file system has room (env_is_full()).
+ * writes sees to it that the file system has room first (env_room.c); so does who begins more views
+ * than there were before, as each has a slot in the file of LMDB's locks, which is mapped too.
  */
 #include "pool/env.h"
 
 #include <assert.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -21,6 +23,7 @@
 #define READERS_MAX 4096u
 #define STOCK_MAX 8u
 #define STOCK_PAGES 256u /* what an emptied store may have grown to */
+#define LOCKS_HEAD 1024u /* bytes before the first view's slot, not less */
 
 #ifdef __SANITIZE_THREAD__
 /* LMDB reuses a page once no reader's slot names a transaction that old, an order which the
@@ -51,6 +54,8 @@ static void store_free(struct store *store)
 		free(view);
 	}
 	mdb_env_close(store->mdb);
+	if (store->locks >= 0)
+		close(store->locks);
 	pthread_mutex_destroy(&store->lock);
 	free(store);
 }
@@ -88,6 +93,23 @@ static bool stock_give(struct store *store)
 	return given;
 }
 
+/* The file of the locks, before LMDB makes it larger and writes to its beginning. */
+static int make_locks(struct store *store, const char *path)
+{
+	store->locks = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	return store->locks < 0 ? errno : store_back_locks(store, LOCKS_HEAD);
+}
+
+static int measure_slots(struct store *store)
+{
+	struct stat status;
+
+	if (fstat(store->locks, &status))
+		return errno;
+	store->slot_size = (size_t)status.st_size / READERS_MAX + 1;
+	return 0;
+}
+
 static int store_open_files(struct store *store, const char *directory)
 {
 	char path[4096], lock_path[4096 + 8];
@@ -102,13 +124,15 @@ static int store_open_files(struct store *store, const char *directory)
 	if (length < 0 || (size_t)length >= sizeof(path))
 		return ENAMETOOLONG;
 	snprintf(lock_path, sizeof(lock_path), "%s-lock", path);
-	rc = mdb_env_open(store->mdb, path,
-		MDB_NOSUBDIR | MDB_WRITEMAP | MDB_NOSYNC | MDB_NOMETASYNC | MDB_NOTLS |
-			MDB_NORDAHEAD | MDB_NOMEMINIT,
-		0600);
+	rc = make_locks(store, lock_path);
+	if (!rc)
+		rc = mdb_env_open(store->mdb, path,
+			MDB_NOSUBDIR | MDB_WRITEMAP | MDB_NOSYNC | MDB_NOMETASYNC | MDB_NOTLS |
+				MDB_NORDAHEAD | MDB_NOMEMINIT,
+			0600);
 	unlink(path);
 	unlink(lock_path);
-	return rc;
+	return rc ? rc : measure_slots(store);
 }
 
 static int store_setup(struct store *store, const char *directory)
@@ -140,6 +164,7 @@ static int store_open(
 	store->map_size = map_size;
 	store->file_system = file_system;
 	store->process = getpid();
+	store->locks = -1;
 	rc = mdb_env_create(&store->mdb);
 	if (rc) {
 		free(store);
@@ -175,7 +200,8 @@ static bool store_empty(struct store *store)
 	mdb_env_info(store->mdb, &info);
 	if (info.me_last_pgno >= STOCK_PAGES || mdb_txn_begin(store->mdb, NULL, 0, &txn))
 		return false;
-	if (mdb_drop(txn, store->dbi, 0)) {
+	if (store_room_begin(store, txn) || store_room_to_empty(store) ||
+		mdb_drop(txn, store->dbi, 0)) {
 		mdb_txn_abort(txn);
 		return false;
 	}
@@ -205,7 +231,27 @@ static struct view *idle_view(struct store *store)
 	return view;
 }
 
-static int view_make(struct store *store, struct view **result)
+/* LMDB takes the first slot that is free, and those of idle views are not. */
+static int slot_take(struct store *store)
+{
+	int rc;
+
+	pthread_mutex_lock(&store->lock);
+	rc = store_back_locks(store, LOCKS_HEAD + (store->slots + 1) * store->slot_size);
+	if (!rc)
+		store->slots++;
+	pthread_mutex_unlock(&store->lock);
+	return rc;
+}
+
+static void slot_give(struct store *store)
+{
+	pthread_mutex_lock(&store->lock);
+	store->slots--;
+	pthread_mutex_unlock(&store->lock);
+}
+
+static int view_open(struct store *store, struct view **result)
 {
 	struct view *view = calloc(1, sizeof(*view));
 	int rc;
@@ -227,7 +273,19 @@ static int view_make(struct store *store, struct view **result)
 	return 0;
 }
 
-static int view_renew(struct view *view)
+static int view_make(struct store *store, struct view **view)
+{
+	int rc = slot_take(store);
+
+	if (rc)
+		return rc;
+	rc = view_open(store, view);
+	if (rc)
+		slot_give(store);
+	return rc;
+}
+
+static int view_renew(struct store *store, struct view *view)
 {
 	int rc = mdb_txn_renew(view->txn);
 
@@ -237,6 +295,7 @@ static int view_renew(struct view *view)
 		mdb_cursor_close(view->cursor);
 		mdb_txn_abort(view->txn);
 		free(view);
+		slot_give(store);
 	}
 	return rc;
 }
@@ -246,7 +305,7 @@ int store_view_begin(struct store *store, struct view **view)
 	int rc;
 
 	*view = idle_view(store);
-	rc = *view ? view_renew(*view) : view_make(store, view);
+	rc = *view ? view_renew(store, *view) : view_make(store, view);
 	if (!rc)
 		atomic_fetch_add(&store->views, 1);
 	return rc;

@@ -530,14 +530,11 @@ static int load_commit(struct image_loader *l)
 static int load_entry(void *data, struct bytes key, struct bytes value)
 {
 	struct image_loader *l = data;
-	MDB_val k = {key.length, (void *)(uintptr_t)key.data};
-	MDB_val v = {value.length, (void *)(uintptr_t)value.data};
 	int rc = l->txn ? 0 : env_write_begin(l->env, &l->txn);
 
 	if (rc)
 		return rc;
-	rc = env_error(l->env, mdb_put(l->txn, l->env->store->dbi, &k, &v, MDB_APPEND),
-		"cannot load its image");
+	rc = env_write_put(l->env, l->txn, key, value, MDB_APPEND);
 	if (rc)
 		return rc;
 	l->batch += ENTRY_HEAD + key.length + value.length;
@@ -612,7 +609,7 @@ static void load_undo(struct image_loader *l)
 		env_write_abort(l->env, l->txn);
 	if (env_write_begin(l->env, &txn))
 		return;
-	if (mdb_drop(txn, l->env->store->dbi, 0))
+	if (env_write_empty(l->env, txn))
 		env_write_abort(l->env, txn);
 	else
 		env_write_commit(l->env, txn);

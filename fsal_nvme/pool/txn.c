@@ -14,7 +14,8 @@
  * nothing has happened. After it nothing may: an environment that cannot follow the journal is
  * wrong, and the pool stops. An environment that has reached its limit takes only transactions
  * that do not make it larger, which is seen at the end, so that deleting works: txn_commit() then
- * says -ENOSPC.
+ * says -ENOSPC. The pool's own has no limit of its own here (checkpoint_measure() has), but scratch
+ * space ends; urgent transactions, which make room, go on as long as there is any.
  *
  * A record's payload is a list of changes, one behind the other up to its end:
  *   u8 type (enum change_type), u32 volume (0: the pool), u16 key length, u32 value length, key,
@@ -33,7 +34,7 @@
 struct side {
 	struct env *env; /* NULL: no volume */
 	MDB_txn *mdb; /* NULL: not begun */
-	bool changed, full;
+	bool changed, full; /* full: it may not become larger */
 	int64_t growth; /* bytes, counted when `full` */
 };
 
@@ -81,7 +82,7 @@ static int side_begin(struct side *side, struct env *env)
 	if (rc)
 		return rc;
 	side->env = env;
-	side->full = env->volume && env_is_full(env);
+	side->full = env->volume ? env_is_full(env) : !urgent && env_is_short(env);
 	return 0;
 }
 
@@ -248,11 +249,6 @@ static int open_look(struct txn *txn, struct env *env, MDB_txn **mdb)
 	return rc;
 }
 
-static MDB_val val(struct bytes bytes)
-{
-	return (MDB_val){bytes.length, (void *)(uintptr_t)bytes.data};
-}
-
 static struct bytes bytes_of(MDB_val v)
 {
 	return (struct bytes){v.mv_data, v.mv_size};
@@ -395,11 +391,9 @@ static int record_add(struct txn *txn, struct change *change)
 
 static int apply(struct env *env, MDB_txn *mdb, const struct change *change)
 {
-	MDB_val key = val(change->key), value = val(change->value);
-
 	if (change->type == CHANGE_DELETE)
-		return env_error(env, mdb_del(mdb, env->store->dbi, &key, NULL), "cannot delete");
-	return env_error(env, mdb_put(mdb, env->store->dbi, &key, &value, 0), "cannot put");
+		return env_write_delete(env, mdb, change->key);
+	return env_write_put(env, mdb, change->key, change->value, 0);
 }
 
 static void count_growth(struct side *side, const struct change *change)
@@ -495,6 +489,8 @@ static int commit_refusal(const struct txn *txn)
 
 	if (rc)
 		return rc;
+	if (txn->own.full && txn->own.growth > 0)
+		return -ENOSPC;
 	return txn->volume.full && txn->volume.growth > 0 ? -ENOSPC : 0;
 }
 
