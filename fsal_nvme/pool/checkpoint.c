@@ -35,6 +35,18 @@ static int put_image(struct txn *txn, uint32_t volume, const struct image_row *i
 	return rc;
 }
 
+/* The largest image of all is known as long as none that may be it goes, or becomes smaller. */
+static void note_recorded(
+	struct pool *pool, const struct image_row *old, const struct image_row *image, bool seal)
+{
+	uint64_t length = seal ? 0 : image->length;
+
+	if (length >= pool->largest_image)
+		pool->largest_image = length;
+	else if (old->length >= pool->largest_image)
+		atomic_store(&pool->images_known, false);
+}
+
 /* Records an image that was written, as the volume's newest, and frees the one before. Durable on
  * return. */
 static int record_image(
@@ -56,6 +68,7 @@ static int record_image(
 		image_forget(pool, image);
 		return rc;
 	}
+	note_recorded(pool, &old, image, seal);
 	rc = pool_sync(pool, lsn);
 	if (!rc)
 		image_free(pool, &old);
@@ -212,23 +225,57 @@ static int note_loaded(struct pool *pool, struct env *env, void *data)
 	return 0;
 }
 
-/* Volumes that are not loaded may be, and be changed. */
-static int note_unloaded(struct pool *pool, struct needs *needs)
+/* Of all volumes that may be changed. */
+static int find_largest(struct pool *pool, struct txn *view)
 {
 	struct volume_row row = {.id = 0};
-	struct txn *view;
-	int rc = view_begin(pool->env, &view);
+	uint64_t largest = 0;
+	int rc;
 
-	if (rc)
-		return rc;
 	while (!(rc = volume_row_next(view, row.id + 1, &row))) {
 		struct image_row image;
 
-		if (!row.sealed && !env_find_image(view, row.id, &image))
-			note_image(needs, image.length);
+		if (!row.sealed && !env_find_image(view, row.id, &image) && image.length > largest)
+			largest = image.length;
 	}
-	txn_abort(view);
+	pool->largest_image = largest;
 	return rc == -ENOENT ? 0 : rc;
+}
+
+/* Under its write lock: whoever makes it unknown later is not in this view, and says so later. */
+static int view_images(struct pool *pool, struct txn **view)
+{
+	MDB_txn *txn;
+	int rc = env_write_begin(pool->env, &txn);
+
+	if (rc)
+		return rc;
+	rc = view_begin(pool->env, view);
+	if (!rc)
+		atomic_store(&pool->images_known, true);
+	env_write_abort(pool->env, txn);
+	return rc;
+}
+
+/* Volumes that are not loaded may be, and be changed. */
+static int note_unloaded(struct pool *pool, struct needs *needs)
+{
+	int rc = 0;
+
+	if (!atomic_load(&pool->images_known)) {
+		struct txn *view;
+
+		rc = view_images(pool, &view);
+		if (rc)
+			return rc;
+		rc = find_largest(pool, view);
+		txn_abort(view);
+	}
+	if (rc)
+		atomic_store(&pool->images_known, false);
+	else
+		note_image(needs, pool->largest_image);
+	return rc;
 }
 
 /* Segments as they would be with as many devices fewer as the pool may lose: it has to be able to
@@ -305,7 +352,7 @@ static int checkpoint_changed(struct pool *pool, struct env *env, void *data)
 /* With maintain_lock. */
 static int checkpoint_locked(struct pool *pool)
 {
-	int rc = maintain_close_segments(pool);
+	int rc = chores_do(pool, true);
 
 	if (!rc)
 		rc = each_env(pool, checkpoint_changed, NULL);
@@ -337,7 +384,7 @@ int pool_seal(struct pool *pool, uint32_t volume)
 	pthread_mutex_lock(&pool->maintain_lock);
 	txn_urgent_begin();
 	env_set_sealed(env); /* nothing comes between the image and the row that says so */
-	rc = maintain_close_segments(pool);
+	rc = chores_do(pool, true);
 	if (!rc)
 		rc = checkpoint_volume(pool, env, true);
 	if (rc)

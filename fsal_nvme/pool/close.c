@@ -11,7 +11,8 @@
  *
  * What cannot be closed: a segment of which more than m members are gone, or that lost a row. It
  * stays open, -EIO, as long as anything refers to it: what was made stable in its last rows is in
- * the journal, and closing would delete it. A segment that nobody refers to is freed, not closed.
+ * the journal, and closing would delete it. A segment that nobody refers to is freed, not closed
+ * (chore.c); one that is let go of while it is being closed is freed afterwards.
  *
  * A frozen segment's rows behind the recorded ones: those with a tail are written again, the bytes
  * that were stable and zeroes; those without hold nothing that was ever referred to, and are
@@ -315,32 +316,8 @@ static int forget_rows(struct txn *txn, uint64_t segment, bool *more)
 	return rc;
 }
 
-static bool unused(struct segment *segment)
-{
-	return !segment->row.live && !atomic_load(&segment->unreferred);
-}
-
-/* Under the lock, where it is final: bytes that nobody refers to cannot be referred to again.
- * -ENOENT when it is gone, with its volume. */
-static int ask_unused(struct pool *pool, struct segment *segment, bool *result)
-{
-	struct txn *txn;
-	int rc = txn_begin(pool, NULL, &txn);
-
-	if (rc)
-		return rc;
-	rc = segment->freed ? -ENOENT : 0;
-	*result = unused(segment);
-	txn_abort(txn);
-	return rc;
-}
-
-/*
- * One transaction of a closing. The first says "closed" (or frees an unused segment, if its keys
- * are no more than fit); those that follow only delete keys, the last one frees what is unused.
- */
-static int close_step(
-	struct pool *pool, struct segment *segment, uint32_t rows, bool *unwanted, bool *more)
+/* One transaction of a closing. The first says "closed", those that follow only delete keys. */
+static int close_step(struct pool *pool, struct segment *segment, uint32_t rows, bool *more)
 {
 	struct txn *txn;
 	uint64_t lsn;
@@ -348,14 +325,8 @@ static int close_step(
 
 	if (rc)
 		return rc;
-	rc = segment->freed ? -ENOENT : 0;
+	rc = segment->freed ? -ENOENT : forget_rows(txn, segment->id, more);
 	if (!rc && segment->row.state != SEGMENT_CLOSED)
-		*unwanted = unused(segment);
-	if (!rc)
-		rc = forget_rows(txn, segment->id, more);
-	if (!rc && *unwanted && !*more)
-		rc = segment_free(txn, segment);
-	else if (!rc && segment->row.state != SEGMENT_CLOSED)
 		rc = record_closed(txn, segment, rows);
 	if (!rc)
 		return txn_commit(txn, &lsn);
@@ -370,18 +341,21 @@ static void become_closed(struct segment *segment)
 	segment->frozen = false;
 }
 
+/* -ENOENT when it is gone, with its volume. */
 static int close_records(struct pool *pool, struct segment *segment, uint32_t rows)
 {
-	bool unwanted = false, more = true;
+	bool more = true;
 	int rc = 0;
 
 	while (!rc && more) {
-		rc = close_step(pool, segment, rows, &unwanted, &more);
-		if (!rc && !unwanted)
+		rc = close_step(pool, segment, rows, &more);
+		if (!rc)
 			become_closed(segment);
 	}
 	return rc;
 }
+
+/* --- freed instead ------------------------------------------------------------------------ */
 
 /* As long as its keys are more than fit, an open one is one without rows. */
 static int give_up_step(struct txn *txn, struct segment *segment, bool *more)
@@ -398,10 +372,18 @@ static int give_up_step(struct txn *txn, struct segment *segment, bool *more)
 	return segment_record(txn, segment);
 }
 
+/* Its slots are given away: no row of it may be about to be written there. */
+static int wait_unwritten(struct pool *pool, struct segment *segment)
+{
+	int rc = segment->frozen ? 0 : segment_wait_rows(pool, segment, segment_rows_used(segment));
+
+	return rc == -EIO ? 0 : rc;
+}
+
 int segment_give_up(struct pool *pool, struct segment *segment)
 {
 	bool more = true;
-	int rc = 0;
+	int rc = wait_unwritten(pool, segment);
 
 	while (!rc && more) {
 		struct txn *txn;
@@ -411,7 +393,7 @@ int segment_give_up(struct pool *pool, struct segment *segment)
 		if (rc)
 			return rc;
 		more = false;
-		if (!segment->freed)
+		if (!segment->freed && segment_unused(segment))
 			rc = give_up_step(txn, segment, &more);
 		if (rc)
 			txn_abort(txn);
@@ -480,14 +462,6 @@ static int complete(struct pool *pool, struct segment *segment, uint32_t rows)
 	return rc ? rc : flush_segment(pool, segment, rows);
 }
 
-/* Its slots are given away: no row of it may be about to be written there. */
-static int complete_unused(struct pool *pool, struct segment *segment, uint32_t rows)
-{
-	int rc = segment->frozen ? 0 : segment_wait_rows(pool, segment, rows);
-
-	return rc == -EIO ? 0 : rc;
-}
-
 static int may_close(struct segment *segment)
 {
 	int rc;
@@ -500,19 +474,16 @@ static int may_close(struct segment *segment)
 
 int segment_close(struct pool *pool, struct segment *segment)
 {
-	bool unwanted = false;
 	uint32_t rows;
 	int rc = may_close(segment);
 
 	if (rc)
 		return rc == -EALREADY ? 0 : rc;
-	rc = ask_unused(pool, segment, &unwanted);
-	if (!rc && !unwanted && segment->frozen)
+	if (segment->frozen)
 		rc = readable(pool, segment) ? write_frozen_rows(pool, segment) : -EIO;
 	rows = segment_rows_used(segment);
 	if (!rc)
-		rc = unwanted ? complete_unused(pool, segment, rows)
-			      : complete(pool, segment, rows);
+		rc = complete(pool, segment, rows);
 	if (!rc)
 		rc = close_records(pool, segment, rows);
 	return rc == -ENOENT ? 0 : rc;

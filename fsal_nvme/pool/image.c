@@ -308,13 +308,13 @@ static int forget_segment(void *data, struct segment *segment)
 	pthread_mutex_lock(&segment->lock);
 	segment->row.live = 0;
 	pthread_mutex_unlock(&segment->lock);
+	segment_note_chore(segment);
 	return 0;
 }
 
 void image_forget(struct pool *pool, const struct image_row *image)
 {
 	image_each(pool, image, forget_segment, NULL);
-	pool_wake_maintenance(pool);
 }
 
 struct freeing {

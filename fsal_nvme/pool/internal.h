@@ -2,7 +2,7 @@
 /*
  * What the files of pool/ share. Read in this order: format.h, this page, pool.c (opening and
  * closing), txn.c and env.c (environments), journal.c, segment.c (the segment table and slots),
- * stream.c (writing), read.c (reading), checkpoint.c, maintain.c.
+ * stream.c (writing), read.c (reading), checkpoint.c, chore.c, maintain.c.
  *
  * Threads. Callers' threads run transactions, appends and reads; engine threads run completions,
  * which never wait; one maintenance thread runs pool_maintain(), one beats. In a simulated world
@@ -10,10 +10,10 @@
  *
  * Locks, in the order in which they may be taken: a volume environment's write transaction, the
  * pool environment's write transaction (which also guards slots, segment states and rows),
- * pool->table_lock, stream->lock, segment->lock, journal->lock, pool->slots_lock. None of these is
- * held over I/O. Before all of them come those that make one piece of work wait for another, which
- * are held over all that it does: pool->maintain_lock, pool->drop_lock, then journal->arrange_lock
- * or pool->label_turn.
+ * pool->table_lock, stream->lock, segment->lock, journal->lock, pool->slots_lock; pool->chores_lock
+ * may be taken under all of them. None of these is held over I/O. Before all of them come those
+ * that make one piece of work wait for another, which are held over all that it does:
+ * pool->maintain_lock, pool->drop_lock, then journal->arrange_lock or pool->label_turn.
  */
 #ifndef MILLRACE_POOL_INTERNAL_H
 #define MILLRACE_POOL_INTERNAL_H
@@ -23,6 +23,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/queue.h>
 
 #include "common/log.h"
 #include "pool/format.h"
@@ -129,13 +130,22 @@ struct segment {
 	uint32_t rows_flushed; /* ... and flushed */
 	uint32_t rows_recorded; /* ... and their checksums in a committed transaction */
 	bool filled; /* no more appends: to be closed by maintenance once all rows are written */
+	bool stuck; /* lock: it cannot be closed, as bytes of it were lost */
 	atomic_bool frozen; /* an earlier epoch's, open when it ended, and not closed since */
 	bool named; /* of an image: found by an opening to be one that counts (recover.c) */
 	struct stream *stream; /* that fills it, or NULL */
 	bool freed; /* its slots go back to the maps with the last reference (reads, repairs) */
 	struct pool *pool;
 	struct segment *hash_next;
+	bool listed; /* pool->chores_lock: in pool->chores, which then holds a reference */
+	TAILQ_ENTRY(segment) chore;
 };
+
+/* Nobody refers to a byte of it, or will. Final under the pool environment's write lock. */
+static inline bool segment_unused(const struct segment *s)
+{
+	return !s->row.live && !atomic_load(&s->unreferred);
+}
 
 /* The segment with a reference, or NULL. */
 struct segment *segment_get(struct pool *pool, uint64_t id);
@@ -180,7 +190,8 @@ int txn_own_pool(struct txn *txn);
 int segment_record(struct txn *txn, struct segment *segment);
 /* Likewise: nothing refers to it any more, but its slots stay taken. */
 int segment_forget_live(struct txn *txn, struct segment *segment);
-/* Frees a segment that nothing refers to, in as many transactions as its keys need. */
+/* Frees a segment if it is unused still, in as many transactions as its keys need. It is filled,
+ * closed, or an earlier epoch's. Waits. (close.c) */
 int segment_give_up(struct pool *pool, struct segment *segment);
 /* Likewise: gives its slots back and forgets it (when the transaction commits). Where an earlier
  * owner may still write, they stay taken until an opening knows that owner to be dead. */
@@ -455,8 +466,19 @@ int recover_segments(struct pool *pool);
 bool written_late(const struct pool *pool, const struct segment_row *row);
 int pool_start_maintenance(struct pool *pool);
 void pool_stop_maintenance(struct pool *pool);
-/* Closes segments that are filled, or frozen with a dead owner. */
-int maintain_close_segments(struct pool *pool);
+
+/* --- segments that are to be closed or freed (chore.c) --------------------------------------- */
+
+void chores_init(struct pool *pool);
+void chores_destroy(struct pool *pool);
+/* To be called when something has changed that may make it one of them, and after it. Any thread,
+ * under any lock but the segment's and those behind it; does not wait. */
+void segment_note_chore(struct segment *segment);
+/* It is freed. */
+void segment_forget_chore(struct segment *segment);
+/* Does what is listed, in order; `closing`: not only what frees. What fails stays listed, and what
+ * is behind it. Waits; with maintain_lock, or before there are other threads. */
+int chores_do(struct pool *pool, bool closing);
 
 /* --- the pool
  * --------------------------------------------------------------------------------------- */
@@ -497,6 +519,14 @@ struct pool {
 	uint32_t reserve_segments; /* at least so many are kept for images and compaction */
 	_Atomic uint64_t image_segments; /* as the next checkpoint may need at a time */
 	_Atomic uint64_t image_room; /* bytes that a volume's image may take */
+	uint64_t largest_image; /* bytes, of those of volumes that may be changed; maintain_lock */
+	atomic_bool images_known; /* that is it; made false under the pool environment's write lock,
+				     true under both */
+
+	pthread_mutex_t chores_lock;
+	TAILQ_HEAD(, segment) chores; /* to be closed or freed; chores_lock */
+	unsigned chore_count; /* ... so many */
+	uint64_t chores_seen; /* segments that rounds have looked at; maintain_lock */
 
 	pthread_mutex_t slots_lock; /* slot maps and counts of all members; taken last */
 	pthread_mutex_t drop_lock; /* one pool_drop_failing() at a time */

@@ -1,74 +1,12 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
- * Background work: dropping members that failed or vanished, closing segments, the stock of
- * reserved ones, checkpoints. One round is pool_maintain(); a thread of the pool runs
- * it when woken and every second, or the caller does (tests, verbs on an idle pool).
+ * Background work: dropping members that failed or vanished, closing and freeing segments, the
+ * stock of reserved ones, checkpoints. One round is pool_maintain(); a thread of the pool runs it
+ * when woken and every second, or the caller does (tests, verbs on an idle pool).
  */
 #include <time.h>
 
 #include "pool/env.h"
-
-enum chore { NOTHING, CLOSE, FREE };
-
-static enum chore chore_of(struct pool *pool, struct segment *s)
-{
-	enum chore chore = NOTHING;
-
-	pthread_mutex_lock(&s->lock);
-	if (written_late(pool, &s->row))
-		chore = NOTHING;
-	else if (s->row.state == SEGMENT_OPEN && s->filled)
-		chore = CLOSE;
-	else if (s->row.state == SEGMENT_CLOSED && !s->row.live && !atomic_load(&s->unreferred) &&
-		 !s->stream)
-		chore = FREE;
-	pthread_mutex_unlock(&s->lock);
-	return chore;
-}
-
-/* Its last bytes were abandoned after it was closed, or an image that nothing names. Looked at
- * again under the transaction. */
-static int free_unused(struct pool *pool, struct segment *s)
-{
-	struct txn *txn;
-	uint64_t lsn;
-	int rc = txn_begin(pool, NULL, &txn);
-
-	if (rc)
-		return rc;
-	if (chore_of(pool, s) == FREE && !s->freed)
-		rc = segment_free(txn, s);
-	if (rc) {
-		txn_abort(txn);
-		return rc;
-	}
-	return txn_commit(txn, &lsn);
-}
-
-/* A segment that cannot be closed because too many of its rows were lost stays as it is; what is
- * left of it is read by the checksums in the pool's environment. */
-int maintain_close_segments(struct pool *pool)
-{
-	struct segment **list;
-	unsigned count;
-	int rc = segment_list(pool, &list, &count);
-
-	if (rc)
-		return rc;
-	for (unsigned i = 0; i < count; i++) {
-		enum chore chore = rc ? NOTHING : chore_of(pool, list[i]);
-
-		if (chore == CLOSE)
-			rc = segment_close(pool, list[i]);
-		else if (chore == FREE)
-			rc = free_unused(pool, list[i]);
-		if (rc == -EIO && !atomic_load(&pool->failure))
-			rc = 0;
-		segment_put(list[i]);
-	}
-	free(list);
-	return rc;
-}
 
 /* Urgent: behind it comes the checkpoint that makes room in the journal, and nobody else does. */
 static int round_of_work(struct pool *pool)
@@ -76,7 +14,7 @@ static int round_of_work(struct pool *pool)
 	int rc;
 
 	txn_urgent_begin();
-	rc = maintain_close_segments(pool);
+	rc = chores_do(pool, true);
 	if (!rc)
 		rc = segment_restock(pool);
 	txn_urgent_end();

@@ -670,6 +670,7 @@ static int pool_new(struct opening *o)
 	pthread_mutex_init(&pool->maintain_lock, NULL);
 	pthread_mutex_init(&pool->wake_lock, NULL);
 	pthread_cond_init(&pool->wake, NULL);
+	chores_init(pool);
 	pool->scratch_dir = strdup(o->options->scratch_dir ? o->options->scratch_dir : "/dev/shm");
 	return pool->scratch_dir ? 0 : -ENOMEM;
 }

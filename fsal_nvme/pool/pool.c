@@ -94,6 +94,7 @@ void pool_abandon(struct pool *pool)
 	env_forget_all(pool);
 	if (pool->env)
 		env_destroy(pool->env);
+	chores_destroy(pool);
 	release_stock(pool);
 	free_table(pool);
 	page_cache_destroy(pool);

@@ -155,21 +155,6 @@ static int name_images(struct pool *pool)
 /* --- segments of earlier epochs
  * ------------------------------------------------------------------------ */
 
-enum verdict { KEEP, FREE, RECORD, CLOSE };
-
-static enum verdict judge(struct pool *pool, const struct segment *s)
-{
-	if (s->row.epoch == pool->epoch)
-		return KEEP;
-	if (s->named)
-		return root_row(pool, s->id) ? RECORD : KEEP;
-	if (written_late(pool, &s->row))
-		return KEEP;
-	if (s->row.purpose == PURPOSE_IMAGE || s->row.state == SEGMENT_RESERVED || !s->row.live)
-		return FREE;
-	return s->row.state == SEGMENT_OPEN ? CLOSE : KEEP;
-}
-
 /* A checkpoint, made for room in the journal, may have freed the old root's segments meanwhile. */
 static int record_one(struct pool *pool, struct segment *s)
 {
@@ -188,6 +173,29 @@ static int record_one(struct pool *pool, struct segment *s)
 	return txn_commit(txn, &lsn);
 }
 
+/* What nothing names of an image is nobody's, and nobody goes on filling what was open. */
+static void leave_behind(struct segment *s)
+{
+	pthread_mutex_lock(&s->lock);
+	if (s->row.purpose == PURPOSE_IMAGE)
+		s->row.live = 0;
+	if (s->row.state == SEGMENT_OPEN)
+		s->filled = true;
+	pthread_mutex_unlock(&s->lock);
+	segment_note_chore(s);
+}
+
+static int settle_segment(struct pool *pool, struct segment *s)
+{
+	if (s->row.epoch == pool->epoch)
+		return 0;
+	if (s->named)
+		return root_row(pool, s->id) ? record_one(pool, s) : 0;
+	if (!written_late(pool, &s->row))
+		leave_behind(s);
+	return 0;
+}
+
 int recover_segments(struct pool *pool)
 {
 	struct segment **list = NULL;
@@ -197,16 +205,9 @@ int recover_segments(struct pool *pool)
 	if (!rc)
 		rc = segment_list(pool, &list, &count);
 	for (unsigned i = 0; i < count; i++) {
-		enum verdict verdict = rc ? KEEP : judge(pool, list[i]);
-
-		if (verdict == CLOSE)
-			list[i]->filled = true;
-		else if (verdict == FREE)
-			rc = segment_give_up(pool, list[i]);
-		else if (verdict == RECORD)
-			rc = record_one(pool, list[i]);
+		rc = rc ? rc : settle_segment(pool, list[i]);
 		segment_put(list[i]);
 	}
 	free(list);
-	return rc;
+	return rc ? rc : chores_do(pool, false);
 }

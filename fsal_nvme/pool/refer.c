@@ -98,19 +98,13 @@ static void set_recorded(struct segment *segment, uint32_t rows)
 	pthread_mutex_unlock(&segment->lock);
 }
 
-/* Nobody refers, or will refer, to a byte of it. */
-static bool unused(const struct segment *segment)
-{
-	return !segment->row.live && !atomic_load(&segment->unreferred);
-}
-
 static void less_unreferred(struct segment *segment, uint64_t bytes)
 {
 	uint64_t before = atomic_fetch_sub(&segment->unreferred, bytes);
 
 	assert(before >= bytes);
 	if (before == bytes)
-		pool_wake_maintenance(segment->pool);
+		segment_note_chore(segment);
 }
 
 /* Changed by the holder of the pool environment's write lock, looked at by others. */
@@ -136,6 +130,8 @@ static void change_end(struct txn_hook *hook, uint64_t lsn)
 		if (c->recorded < segment->rows_recorded)
 			set_recorded(segment, c->recorded);
 	}
+	if (c->live)
+		segment_note_chore(segment);
 	segment_put(segment);
 	free(c);
 }
@@ -329,7 +325,7 @@ static int release_segment(struct txn *txn, struct segment *segment, uint64_t by
 		return -EIO;
 	}
 	rc = change_live(txn, c, -(int64_t)bytes);
-	if (!rc && segment->row.state == SEGMENT_CLOSED && unused(segment))
+	if (!rc && segment->row.state == SEGMENT_CLOSED && segment_unused(segment))
 		rc = segment_free(txn, segment);
 	return rc;
 }

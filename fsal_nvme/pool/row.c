@@ -133,7 +133,7 @@ int pool_drain_rows(struct pool *pool)
 /* --- written ------------------------------------------------------------------------------ */
 
 /* Marks it in its segment; true when segment->rows[] has let go of it. */
-static bool mark_done(struct open_row *o, bool lost, struct row_wait **waiters, bool *filled)
+static bool mark_done(struct open_row *o, bool lost, struct row_wait **waiters)
 {
 	struct segment *segment = o->row.segment;
 	uint32_t index = o->row.index;
@@ -147,7 +147,6 @@ static bool mark_done(struct open_row *o, bool lost, struct row_wait **waiters, 
 		segment->rows_written++;
 	*waiters = o->waiters;
 	o->waiters = NULL;
-	*filled = segment->filled;
 	dropped = !lost && !o->kept && segment->rows[index] == &o->row;
 	if (dropped)
 		segment->rows[index] = NULL;
@@ -161,17 +160,15 @@ static void row_complete(struct open_row *o)
 	struct pool *pool = o->pool;
 	size_t bytes = o->bytes;
 	unsigned failed = atomic_load(&o->row.lost);
-	bool lost = failed > segment->layout.parity, filled;
+	bool lost = failed > segment->layout.parity;
 	struct row_wait *waiters;
 
-	if (mark_done(o, lost, &waiters, &filled))
+	if (mark_done(o, lost, &waiters))
 		row_put(&o->row);
 	if (lost && failed <= POOL_WIDTH_MAX)
 		log_error("pool %s: segment %llx: row %u is lost: %u of its writes failed",
 			pool->label.name, (unsigned long long)segment->id, o->row.index, failed);
 	row_put(&o->row);
-	if (filled)
-		pool_wake_maintenance(pool);
 	segment_put(segment);
 	wake_all(waiters);
 	memory_give(pool, bytes);

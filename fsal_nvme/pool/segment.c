@@ -178,6 +178,7 @@ void segment_remove(struct pool *pool, struct segment *segment)
 	}
 	pthread_rwlock_unlock(&pool->table_lock);
 	page_cache_forget(pool, segment->id);
+	segment_forget_chore(segment);
 	segment_put(segment);
 }
 

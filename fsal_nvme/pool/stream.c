@@ -175,8 +175,8 @@ static void leave_segment(struct stream *stream)
 	segment->filled = true;
 	segment->stream = NULL;
 	pthread_mutex_unlock(&segment->lock);
+	segment_note_chore(segment);
 	segment_put(segment);
-	pool_wake_maintenance(stream->pool);
 }
 
 /* No more places in the open row. The caller releases it, without stream->lock. */
@@ -307,6 +307,7 @@ static int take_segment(struct append *a)
 		rc = prepare_segment(stream->pool, segment);
 		if (rc) {
 			segment->filled = true; /* nobody else knows it yet */
+			segment_note_chore(segment);
 			segment_put(segment);
 			return rc;
 		}

@@ -451,8 +451,10 @@ static void volume_gone(struct txn_hook *hook, uint64_t lsn)
 {
 	struct gone_hook *gone = (struct gone_hook *)hook;
 
-	if (lsn)
+	if (lsn) {
 		env_set_gone(gone->pool, gone->volume);
+		atomic_store(&gone->pool->images_known, false);
+	}
 	free(gone);
 }
 

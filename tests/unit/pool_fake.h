@@ -124,6 +124,10 @@ void pool_wake_maintenance(struct pool *pool)
 {
 }
 
+void segment_note_chore(struct segment *segment)
+{
+}
+
 void pool_fail(struct pool *pool, int error, const char *why)
 {
 	atomic_store(&pool->failure, error);
