@@ -5,7 +5,9 @@
  * A volume's image is recorded in the pool's environment by a transaction, the pool environment's
  * own is named by the label: its segments are closed, the label is written. Only then the segments
  * of the image before it are freed. A crash between any two steps leaves segments that nothing
- * refers to; the next opening frees them, and maintenance those that a failure leaves.
+ * refers to; the next opening frees them, and maintenance those that a failure leaves. A label that
+ * fails to be written may be on some devices: its root counts, beside the one before it, until a
+ * label has been written to all (durable_root).
  */
 #include "pool/env.h"
 
@@ -155,14 +157,12 @@ static int note_replay(struct pool *pool, struct env *env, void *data)
 }
 
 /* The root's image, written, and from where it is to be replayed. */
-static int write_root(struct pool *pool, struct root *root, struct journal_position *from,
-	struct journal_position *replay)
+static int write_root(struct pool *pool, struct root *root, struct journal_position *replay)
 {
-	int rc = image_write(pool, pool->env, &root->image, from);
+	int rc = image_write(pool, pool->env, &root->image, replay);
 
 	if (rc)
 		return rc;
-	*replay = *from;
 	rc = image_each(pool, &root->image, add_root_segment, root);
 	assert(rc || !root->segments[root->count - 1].next);
 	if (!rc)
@@ -172,21 +172,40 @@ static int write_root(struct pool *pool, struct root *root, struct journal_posit
 	return rc;
 }
 
+/*
+ * The root that pool->label names gets its labels. Until all are written the devices may show it,
+ * or the one before it, and whoever opens the pool then goes by what it finds: so the images of
+ * both stay, and so does the journal behind the older one.
+ */
+static int write_label(struct pool *pool)
+{
+	struct image_row old = pool->durable_root;
+	int rc = label_write(pool);
+
+	if (rc)
+		return rc;
+	pool->durable_root = pool->label.root;
+	env_set_image(pool->env, pool->label.root.lsn, &pool->label.replay);
+	journal_trim(pool, pool->label.replay.position);
+	image_free(pool, &old);
+	return 0;
+}
+
 static int checkpoint_root(struct pool *pool)
 {
 	struct root *root = calloc(1, sizeof(*root));
-	struct image_row old = pool->label.root;
-	struct journal_position from, replay;
-	int rc = root ? write_root(pool, root, &from, &replay) : -ENOMEM;
+	struct journal_position replay;
+	int rc = root ? 0 : -ENOMEM;
 
+	/* Two roots at a time: what a checkpoint that failed has left is brought to its end first.
+	 */
+	if (!rc && pool->label.root.segment != pool->durable_root.segment)
+		rc = write_label(pool);
+	if (!rc)
+		rc = write_root(pool, root, &replay);
 	if (!rc) {
 		publish_root(pool, root, &replay);
-		rc = label_write(pool);
-	}
-	if (!rc) {
-		env_set_image(pool->env, root->image.lsn, &from);
-		journal_trim(pool, replay.position);
-		image_free(pool, &old);
+		rc = write_label(pool);
 	}
 	free(root);
 	return rc;

@@ -519,6 +519,8 @@ struct pool {
 	uint32_t reserve_segments; /* at least so many are kept for images and compaction */
 	_Atomic uint64_t image_segments; /* as the next checkpoint may need at a time */
 	_Atomic uint64_t image_room; /* bytes that a volume's image may take */
+	struct image_row durable_root; /* as all devices have it; label.root may be a later one;
+					  maintain_lock */
 	uint64_t largest_image; /* bytes, of those of volumes that may be changed; maintain_lock */
 	atomic_bool images_known; /* that is it; made false under the pool environment's write lock,
 				     true under both */

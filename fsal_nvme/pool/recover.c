@@ -202,6 +202,7 @@ int recover_segments(struct pool *pool)
 	unsigned count = 0;
 	int rc = name_images(pool);
 
+	pool->durable_root = pool->label.root; /* the take-over has written it */
 	if (!rc)
 		rc = segment_list(pool, &list, &count);
 	for (unsigned i = 0; i < count; i++) {
