@@ -374,7 +374,7 @@ static bool stock_push(struct pool *pool, struct segment *s)
 	return pushed;
 }
 
-static int discard(struct pool *pool, struct segment *s)
+static int free_reserved(struct pool *pool, struct segment *s)
 {
 	struct txn *txn;
 	uint64_t lsn;
@@ -387,8 +387,16 @@ static int discard(struct pool *pool, struct segment *s)
 		txn_abort(txn);
 		return rc;
 	}
-	rc = txn_commit(txn, &lsn);
-	segment_put(s);
+	return txn_commit(txn, &lsn);
+}
+
+/* It is freed, or in the stock again. */
+static int discard(struct pool *pool, struct segment *s)
+{
+	int rc = free_reserved(pool, s);
+
+	if (s->freed || !stock_push(pool, s))
+		segment_put(s);
 	return rc;
 }
 

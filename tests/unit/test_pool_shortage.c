@@ -118,10 +118,58 @@ static void test_a_checkpoint(void **state)
 	}
 }
 
+/* --- reserved segments --------------------------------------------------------------------- */
+
+static int append(struct pool *pool)
+{
+	static uint8_t bytes[4096];
+	struct extent extents[4];
+	unsigned count = 4;
+	struct stream *stream;
+	int rc = stream_open(pool, 1, &stream);
+
+	if (rc)
+		return rc;
+	rc = stream_append(stream, &(struct iovec){bytes, sizeof(bytes)}, 1, sizeof(bytes), 0,
+		extents, &count);
+	if (!rc)
+		pool_abandon_extents(pool, extents, count);
+	stream_close(stream);
+	return rc;
+}
+
+/* Those of the stock that lie on a member that fails are given up by whoever takes one. */
+static void test_the_stock(void **state)
+{
+	struct fixture f;
+	bool reached = true;
+
+	if (!COUNTS_ALLOCATIONS)
+		skip();
+	for (uint64_t n = 1; reached; n++) {
+		struct pool *pool;
+
+		fixture_make(&f, 8, 4, 2, 16 << 20, 1);
+		pool = fixture_must_open(&f);
+		assert_int_equal(segment_restock(pool), 0);
+		atomic_store(&pool->devices[n % 8].failing, true);
+		reached = without(pool, n, append);
+		atomic_store(&pool->devices[n % 8].failing, false);
+		if (!pool_failure(pool)) {
+			assert_int_equal(pool_maintain(pool), 0);
+			assert_int_equal(
+				count_segments(pool, SEGMENT_RESERVED, false), segment_stock(pool));
+		}
+		pool_abandon(pool);
+		fixture_free(&f);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_checkpoint),
+		cmocka_unit_test(test_the_stock),
 	};
 
 	log_set_sink(quiet);
