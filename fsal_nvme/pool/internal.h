@@ -258,6 +258,9 @@ int erasure_rebuild(struct pool *pool, unsigned k, unsigned m, size_t length, co
 struct page_cache;
 int page_cache_create(struct pool *pool, size_t bytes);
 void page_cache_destroy(struct pool *pool);
+/* Nothing that was read is mended any more; waits for the repairs that are on their way. Nobody
+ * reads. */
+void page_cache_end_repairs(struct pool *pool);
 void page_cache_forget(struct pool *pool, uint64_t segment);
 
 /* --- environments (env.c), transactions (txn.c), images (image.c) --------------------------------

@@ -167,6 +167,11 @@ void page_cache_destroy(struct pool *pool)
 	pool->pages = NULL;
 }
 
+void page_cache_end_repairs(struct pool *pool)
+{
+	repairs_end(&pool->pages->repairs);
+}
+
 struct repairs *page_cache_repairs(struct pool *pool)
 {
 	return &pool->pages->repairs;

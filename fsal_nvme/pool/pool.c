@@ -105,11 +105,13 @@ void pool_abandon(struct pool *pool)
 	free(pool);
 }
 
+/* Whoever reads that waits for nobody: nothing of this owner's may still be on its way. */
 static int mark_closed(struct pool *pool)
 {
 	struct journal_position end;
 	struct journal_span *span;
 
+	page_cache_end_repairs(pool);
 	journal_durable_position(pool, &end);
 	pthread_mutex_lock(&pool->label_lock);
 	span = &pool->label.spans[pool->label.span_count - 1];

@@ -10,7 +10,7 @@
  *
  * All of it runs on engine threads and never waits, but for pool_read_wait() and pool_check(). A
  * callback is the last thing that is done with a request: the pool may be closed as soon as the
- * last read has called back. Repairs alone go on behind that; page_cache_destroy() waits for them.
+ * last read has called back. Repairs alone go on behind that; repairs_end() waits for them.
  */
 #ifndef MILLRACE_POOL_READ_H
 #define MILLRACE_POOL_READ_H
@@ -111,11 +111,13 @@ int page_copy_chunk(const struct segment *segment, unsigned of, unsigned copy);
 /* Repairs in flight; in struct page_cache, which is what the read path keeps for a pool. */
 struct repairs {
 	_Atomic unsigned count; /* and one until repairs_end() */
+	atomic_bool ended;
 	struct event idle;
 };
 struct repairs *page_cache_repairs(struct pool *pool);
 void repairs_begin(struct repairs *repairs, struct engine *engine);
-void repairs_end(struct repairs *repairs); /* waits for all of them */
+/* There are no more from now on; waits for all of them. No reads are under way. May be repeated. */
+void repairs_end(struct repairs *repairs);
 
 bool chunk_usable(struct pool *pool, const struct segment *segment, unsigned chunk);
 /* Counts, and logs now and then, what a chunk's device did to a run of its blocks. */

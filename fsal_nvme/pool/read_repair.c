@@ -73,11 +73,14 @@ void chunk_lost(struct pool *pool, const struct segment *segment, unsigned chunk
 void repairs_begin(struct repairs *repairs, struct engine *engine)
 {
 	atomic_init(&repairs->count, 1);
+	atomic_init(&repairs->ended, false);
 	event_init(&repairs->idle, engine);
 }
 
 static bool repairs_enter(struct repairs *repairs)
 {
+	if (atomic_load(&repairs->ended))
+		return false;
 	if (atomic_fetch_add(&repairs->count, 1) <= REPAIRS_MAX)
 		return true;
 	atomic_fetch_sub(&repairs->count, 1);
@@ -92,6 +95,8 @@ static void repairs_leave(struct repairs *repairs)
 
 void repairs_end(struct repairs *repairs)
 {
+	if (atomic_exchange(&repairs->ended, true))
+		return;
 	repairs_leave(repairs);
 	event_wait(&repairs->idle);
 	assert(atomic_load(&repairs->count) == 0 && "closed with a paused host's repairs");

@@ -263,6 +263,7 @@ struct written {
 	size_t length;
 	struct extent extents[64];
 	unsigned count;
+	unsigned closing; /* writes that completed while its label said "closed" */
 };
 
 static void open_written(struct written *w)
@@ -412,6 +413,41 @@ static void test_what_streams_wrote_survives_dead_devices(void **state)
 	end_written(&w);
 }
 
+/* Called before a write completes: behind a label that says "closed" no repair comes. */
+static void no_repair_comes(void *data)
+{
+	struct written *w = data;
+
+	if (w->pool->label.state != LABEL_ASSIGNED)
+		return;
+	w->closing++;
+	assert_int_equal(atomic_load(&page_cache_repairs(w->pool)->count), 0);
+}
+
+static void test_a_pool_is_closed_behind_its_repairs(void **state)
+{
+	struct segment *segment;
+	struct written w;
+
+	create_written(&w);
+	append_written(&w, 3000000);
+	commit_written(&w);
+	assert_int_equal(pool_maintain(w.pool), 0);
+	sim_settle(w.world);
+	segment = segment_get(w.pool, w.extents[0].segment);
+	sim_rot(w.world, names[segment->row.chunks[0].device],
+		segment_block_offset(w.pool, segment, 0, 0), BLOCK_SIZE, 1);
+	segment_put(segment);
+	assert_int_equal(read_written(&w), 0);
+	sim_watch_writes(w.engine, no_repair_comes, &w);
+	assert_int_equal(pool_close(w.pool, NULL), 0);
+	sim_watch_writes(w.engine, NULL, NULL);
+	assert_true(w.closing > 0);
+	open_written(&w);
+	check_written(&w, 0);
+	end_written(&w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -428,6 +464,7 @@ int main(void)
 		cmocka_unit_test(test_a_reserved_segment_has_nothing),
 		cmocka_unit_test(test_what_streams_wrote_reads_back_at_every_stage),
 		cmocka_unit_test(test_what_streams_wrote_survives_dead_devices),
+		cmocka_unit_test(test_a_pool_is_closed_behind_its_repairs),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
