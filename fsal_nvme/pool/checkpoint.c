@@ -86,7 +86,7 @@ static int checkpoint_volume(struct pool *pool, struct env *env, bool seal)
 	if (!rc)
 		rc = record_image(pool, env_volume(env), &image, seal);
 	if (!rc)
-		env_set_image(env, image.lsn, &from);
+		env_set_image(env, &image, &from);
 	return rc;
 }
 
@@ -185,7 +185,7 @@ static int write_label(struct pool *pool)
 	if (rc)
 		return rc;
 	pool->durable_root = pool->label.root;
-	env_set_image(pool->env, pool->label.root.lsn, &pool->label.replay);
+	env_set_image(pool->env, &pool->label.root, &pool->label.replay);
 	journal_trim(pool, pool->label.replay.position);
 	image_free(pool, &old);
 	return 0;
@@ -218,6 +218,7 @@ static int checkpoint_root(struct pool *pool)
 struct needs {
 	uint64_t size;
 	uint64_t most; /* of the largest image */
+	uint64_t growth; /* of all images, beyond the ones that they replace */
 	uint64_t loaded; /* of all images that may have to be written in one checkpoint */
 };
 
@@ -235,12 +236,18 @@ static uint64_t note_image(struct needs *needs, uint64_t bytes)
 	return segments;
 }
 
+/* One that has no image yet gets one, however small. */
 static int note_loaded(struct pool *pool, struct env *env, void *data)
 {
 	struct needs *needs = data;
+	uint64_t bytes = env_bytes(env), now, then;
 
-	if (!atomic_load(&env->sealed))
-		needs->loaded += note_image(needs, env_bytes(env)) + IMAGE_RECORDS;
+	if (atomic_load(&env->sealed))
+		return 0;
+	now = segments_of(env_image_bytes(env), needs->size);
+	then = note_image(needs, bytes ? bytes : 1);
+	needs->loaded += then + IMAGE_RECORDS;
+	needs->growth += then > now ? then - now : 0;
 	return 0;
 }
 
@@ -322,6 +329,11 @@ static bool look_ahead(struct pool *pool, struct outlook *outlook)
 	return true;
 }
 
+static uint64_t minus(uint64_t a, uint64_t b)
+{
+	return a > b ? a - b : 0;
+}
+
 static uint64_t root_limit(unsigned width)
 {
 	unsigned fit = ROOT_ROOM / SEGMENT_ROW_SIZE(width);
@@ -330,14 +342,15 @@ static uint64_t root_limit(unsigned width)
 }
 
 /*
- * A checkpoint writes one image at a time beside the one that it replaces, the pool's own last. Its
- * own records are a few for each image and no more than a block for each segment, and find room in
- * what the journal keeps for them: before images that are larger than that, metadata are full. The
- * pool's own image has to fit into the label as well: before it does not, so are data.
+ * A checkpoint writes one image at a time beside the one that it replaces, the pool's own last;
+ * what they have grown since, and what has none yet, stays taken. Its own records are a few for
+ * each image and no more than a block for each segment, and find room in what the journal keeps for
+ * them: before images that are larger than that, metadata are full. The pool's own image has to fit
+ * into the label as well: before it does not, so are data.
  */
 void checkpoint_measure(struct pool *pool)
 {
-	uint64_t left = place_capacity(pool) + segment_stock(pool), own, need, room;
+	uint64_t all = place_capacity(pool) + segment_stock(pool), left, own, need, room, own_room;
 	struct needs needs = {0};
 	struct outlook o;
 
@@ -347,17 +360,28 @@ void checkpoint_measure(struct pool *pool)
 	if (each_env(pool, note_loaded, &needs) || note_unloaded(pool, &needs))
 		return;
 	own = segments_of(env_bytes(pool->env), o.size);
-	need = ((needs.most + own) * o.now + o.then - 1) / o.then;
-	room = left * o.then / o.now;
-	room = room > own ? room - own : 0;
+	need = ((needs.growth + needs.most + own) * o.now + o.then - 1) / o.then;
+	left = all * o.then / o.now;
+	room = minus(left, needs.growth + own);
+	own_room = minus(left, needs.growth + needs.most);
 	if (needs.loaded + own + IMAGE_RECORDS > pool->header.journal_size / 8 / BLOCK_SIZE)
 		room = 0;
 	if (own > root_limit(o.width)) {
 		room = 0;
-		need = left;
+		need = all;
 	}
 	atomic_store(&pool->image_segments, need);
+	atomic_store(&pool->image_unit, o.size);
 	atomic_store(&pool->image_room, room * o.size);
+	atomic_store(&pool->own_room, own_room * o.size);
+}
+
+void checkpoint_expect(struct pool *pool)
+{
+	uint64_t room = atomic_load(&pool->image_room), unit = atomic_load(&pool->image_unit);
+
+	while (!atomic_compare_exchange_weak(&pool->image_room, &room, minus(room, unit)))
+		;
 }
 
 static int checkpoint_changed(struct pool *pool, struct env *env, void *data)

@@ -97,7 +97,10 @@ int env_fill(struct env *env, const struct image_row *image)
 
 	if (rc)
 		return rc;
-	return image && image->kind ? image_load(env->pool, env, image) : 0;
+	if (!image || !image->kind)
+		return 0;
+	env->image_bytes = image->length;
+	return image_load(env->pool, env, image);
 }
 
 int env_create(struct pool *pool, uint32_t volume, const struct image_row *image, struct env **env)
@@ -243,6 +246,16 @@ uint64_t env_bytes(struct env *env)
 	       (uint64_t)STORE_PAGE;
 }
 
+uint64_t env_image_bytes(struct env *env)
+{
+	uint64_t bytes;
+
+	pthread_mutex_lock(&env->lock);
+	bytes = env->image_bytes;
+	pthread_mutex_unlock(&env->lock);
+	return bytes;
+}
+
 /* Counting takes time, so the more pages are free the rarer it is done: transactions until then. */
 static unsigned next_count(uint64_t spare)
 {
@@ -273,8 +286,10 @@ bool env_is_short(struct env *env)
 
 bool env_is_full(struct env *env)
 {
-	return env_bytes(env) >= atomic_load(&env->pool->image_room) || env_memory_full(env) ||
-	       env_is_short(env);
+	uint64_t room = env->volume ? atomic_load(&env->pool->image_room)
+				    : atomic_load(&env->pool->own_room);
+
+	return env_bytes(env) >= room || (env->volume && env_memory_full(env)) || env_is_short(env);
 }
 
 bool env_memory_full(struct env *env)
@@ -333,11 +348,13 @@ bool env_replay_from(const struct env *env, struct journal_position *position)
 	return dirty;
 }
 
-void env_set_image(struct env *env, uint64_t lsn, const struct journal_position *from)
+void env_set_image(
+	struct env *env, const struct image_row *image, const struct journal_position *from)
 {
 	pthread_mutex_lock(&env->lock);
-	assert(lsn <= env->applied);
-	env->image_lsn = lsn;
+	assert(image->lsn <= env->applied);
+	env->image_lsn = image->lsn;
+	env->image_bytes = image->length;
 	env->replay = *from;
 	pthread_mutex_unlock(&env->lock);
 }

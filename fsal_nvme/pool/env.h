@@ -129,8 +129,9 @@ struct env {
 	uint32_t volume;
 	struct store *store;
 
-	pthread_mutex_t lock; /* the four below */
+	pthread_mutex_t lock; /* the five below */
 	uint64_t applied, image_lsn;
+	uint64_t image_bytes; /* of its last image; 0: it has none */
 	bool changing; /* a commit is between its record and `applied` */
 	struct journal_position replay; /* valid when applied != image_lsn or `changing` */
 
@@ -176,6 +177,7 @@ bool env_memory_full(struct env *env);
 bool env_is_short(struct env *env);
 /* Of the pages in use; about what its image takes, not less. */
 uint64_t env_bytes(struct env *env);
+uint64_t env_image_bytes(struct env *env); /* of its last image; 0: it has none */
 /* Around journal_append() of a record that changes `env`, under its write lock. */
 void env_change_begin(struct env *env);
 void env_change_end(struct env *env, uint64_t lsn);

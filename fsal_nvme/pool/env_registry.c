@@ -160,6 +160,8 @@ static int registry_load(struct env *env)
 	if (rc)
 		return rc;
 	atomic_store(&env->sealed, sealed);
+	if (!image.kind)
+		checkpoint_expect(env->pool);
 	return env_fill(env, &image);
 }
 

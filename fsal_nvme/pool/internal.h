@@ -275,7 +275,8 @@ uint32_t env_volume(const struct env *env);
 uint64_t env_applied(const struct env *env); /* LSN of the last transaction in it */
 /* Where replay must start for this env; false when its image is up to date. */
 bool env_replay_from(const struct env *env, struct journal_position *position);
-void env_set_image(struct env *env, uint64_t lsn, const struct journal_position *from);
+void env_set_image(
+	struct env *env, const struct image_row *image, const struct journal_position *from);
 /* Runs when the transaction commits (after the LSN is known, before locks go) or is abandoned;
  * called with lsn 0 then. Allocated by the caller, freed by `run`. */
 struct txn_hook {
@@ -310,6 +311,8 @@ void image_free(struct pool *pool, const struct image_row *image);
 /* Measures what the next checkpoint needs: image_segments, image_room. With maintain_lock, or
  * before there are other threads. */
 void checkpoint_measure(struct pool *pool);
+/* A volume without an image was loaded: one more is expected before it is measured again. */
+void checkpoint_expect(struct pool *pool);
 /* Of file data that a new segment takes, with the devices that are in use now. */
 uint64_t pool_segment_bytes(struct pool *pool);
 
@@ -522,6 +525,8 @@ struct pool {
 	uint32_t reserve_segments; /* at least so many are kept for images and compaction */
 	_Atomic uint64_t image_segments; /* as the next checkpoint may need at a time */
 	_Atomic uint64_t image_room; /* bytes that a volume's image may take */
+	_Atomic uint64_t own_room; /* bytes that the pool's own may take */
+	_Atomic uint64_t image_unit; /* bytes of a segment, as these two are counted in */
 	struct image_row durable_root; /* as all devices have it; label.root may be a later one;
 					  maintain_lock */
 	uint64_t largest_image; /* bytes, of those of volumes that may be changed; maintain_lock */

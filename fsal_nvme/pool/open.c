@@ -586,6 +586,7 @@ static void set_limits(struct pool *pool)
 			   : capacity / 64 > 8 ? 8
 					       : (unsigned)(capacity / 64);
 	atomic_init(&pool->image_room, UINT64_MAX);
+	atomic_init(&pool->own_room, UINT64_MAX);
 	pool->reserve_segments = capacity / 32 < 4 ? 4 : (uint32_t)(capacity / 32);
 	pool->stock = calloc(pool->stock_size, sizeof(*pool->stock));
 }

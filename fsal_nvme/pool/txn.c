@@ -82,7 +82,7 @@ static int side_begin(struct side *side, struct env *env)
 	if (rc)
 		return rc;
 	side->env = env;
-	side->full = env->volume ? env_is_full(env) : !urgent && env_is_short(env);
+	side->full = (env->volume || !urgent) && env_is_full(env);
 	return 0;
 }
 

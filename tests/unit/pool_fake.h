@@ -48,6 +48,10 @@ static struct fake {
 	bool keep_none; /* records are counted and not kept */
 } fake;
 
+void checkpoint_expect(struct pool *pool)
+{
+}
+
 /* --- journal --------------------------------------------------------------------------------- */
 
 size_t journal_record_max(struct pool *pool)
@@ -333,6 +337,7 @@ static struct pool *fake_open(uint64_t epoch)
 	pool->header.cell = 16384;
 	pool->options.metadata_limit = fake_metadata_limit;
 	atomic_init(&pool->image_room, UINT64_MAX);
+	atomic_init(&pool->own_room, UINT64_MAX);
 	pthread_mutex_init(&pool->volumes_lock, NULL);
 	pthread_rwlock_init(&pool->table_lock, NULL);
 	pool->segment_count = FAKE_SEGMENTS;

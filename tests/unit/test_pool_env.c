@@ -401,7 +401,7 @@ static void test_unused_clean_environments_go(void **state)
 	env_put(env);
 	assert_int_equal(env_list(fake.pool, &list, &count), 0);
 	assert_int_equal(count, 1);
-	env_set_image(list[0], env_applied(list[0]), &from);
+	env_set_image(list[0], &(struct image_row){.lsn = env_applied(list[0])}, &from);
 	env_put(list[0]);
 	free(list);
 	assert_null(fake.pool->volumes);

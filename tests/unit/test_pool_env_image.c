@@ -65,7 +65,7 @@ static void test_image_round_trip(void **state)
 	write_image(env, &image, &from);
 	assert_true(segments_of(&image) > 1);
 	record_image(1, &image);
-	env_set_image(env, image.lsn, &from);
+	env_set_image(env, &image, &from);
 	lsn = env_applied(env);
 	env_put(env);
 	assert_null(fake.pool->volumes);
@@ -260,7 +260,7 @@ static void test_broken_image_leaves_nothing(void **state)
 
 	log_set_sink(quiet);
 	record_image(1, &image);
-	env_set_image(env, image.lsn, &(struct journal_position){0});
+	env_set_image(env, &image, &(struct journal_position){0});
 	env_put(env);
 	fake.bytes[image.segment][image.length - 1] ^= 1;
 	assert_int_equal(env_get(fake.pool, 1, &env), -EBADMSG);
@@ -390,7 +390,7 @@ static void test_threads_that_load(void **state)
 	pthread_t threads[4];
 
 	record_image(1, &image);
-	env_set_image(env, image.lsn, &(struct journal_position){0});
+	env_set_image(env, &image, &(struct journal_position){0});
 	env_put(env);
 	for (unsigned i = 0; i < 4; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, get_and_put, NULL), 0);

@@ -206,10 +206,10 @@ static void test_where_replay_starts(void **state)
 		assert_true(env_replay_from(env, &now));
 		assert_int_equal(now.lsn, from.lsn);
 	}
-	env_set_image(env, env_applied(env) - 1, &image_from);
+	env_set_image(env, &(struct image_row){.lsn = env_applied(env) - 1}, &image_from);
 	assert_true(env_replay_from(env, &from));
 	assert_int_equal(from.lsn, 1000);
-	env_set_image(env, env_applied(env), &image_from);
+	env_set_image(env, &(struct image_row){.lsn = env_applied(env)}, &image_from);
 	assert_false(env_replay_from(env, &from));
 	put_one(env, "k", "v");
 	assert_true(env_replay_from(env, &from));
