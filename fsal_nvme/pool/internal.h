@@ -348,7 +348,8 @@ void journal_prune_spans(struct label *label);
 int journal_start(
 	struct pool *pool, const struct journal_position *start, uint64_t tail, uint64_t window);
 /* Waits until a record of `bytes` fits into the ring; -ENOSPC in a simulated world after one
- * pool_checkpoint() did not help. `urgent` may use the room kept for checkpoints and drops. */
+ * pool_checkpoint() did not help. `urgent` may use the room kept for checkpoints and drops: whoever
+ * makes room is, and must not wait for it (txn_urgent_begin()). */
 int journal_reserve(struct pool *pool, size_t bytes, bool urgent);
 /* Gives back what journal_reserve() took, after the append or instead of it. */
 void journal_unreserve(struct pool *pool, size_t bytes);

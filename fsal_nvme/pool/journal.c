@@ -408,23 +408,6 @@ static bool nobody_maintains(const struct pool *pool)
 	return engine_is_simulated(pool->engine) || !atomic_load(&pool->thread_running);
 }
 
-/* A checkpoint that is going on needs room itself; it must not wait for one. */
-static bool in_checkpoint(struct pool *pool)
-{
-	bool mine;
-
-	if (nobody_maintains(pool)) {
-		if (pthread_mutex_trylock(&pool->maintain_lock))
-			return true;
-		pthread_mutex_unlock(&pool->maintain_lock);
-		return false;
-	}
-	pthread_mutex_lock(&pool->wake_lock);
-	mine = pthread_equal(pthread_self(), pool->maintain_thread);
-	pthread_mutex_unlock(&pool->wake_lock);
-	return mine;
-}
-
 /* Without a maintenance thread: what is queued is written and a checkpoint made, once. */
 static int make_room(struct pool *pool, bool *tried)
 {
@@ -488,7 +471,6 @@ int journal_reserve(struct pool *pool, size_t bytes, bool urgent)
 
 	if (bytes > journal_record_max(pool))
 		return -E2BIG;
-	urgent = urgent || in_checkpoint(pool);
 	for (;;) {
 		bool fits, crowded;
 		int rc;

@@ -83,7 +83,7 @@ int pool_start_maintenance(struct pool *pool)
 {
 	int rc;
 
-	/* Under the lock: the thread, too, asks who it is. */
+	/* Under the lock, which is the first that the thread takes: it finds itself running. */
 	pthread_mutex_lock(&pool->wake_lock);
 	rc = -pthread_create(&pool->maintain_thread, NULL, maintenance_thread, pool);
 	atomic_store(&pool->thread_running, !rc);
