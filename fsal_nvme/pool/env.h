@@ -66,9 +66,11 @@ struct view {
 /* Pages that the transaction that is open may need: env_room.c. */
 struct store_room {
 	uint64_t pages; /* in the file when it began */
-	uint64_t tree, largest; /* of these in the tree; and the most that there were since */
+	uint64_t leaves, branches; /* of these in the tree */
+	uint64_t growth; /* by how many the tree was larger since, at most */
 	uint64_t table; /* in the tree of LMDB's table of free pages */
-	uint64_t copies, values, roots; /* of its changes so far, at most */
+	unsigned levels; /* of the tree, before the last change */
+	uint64_t leaf_copies, branch_copies, values, roots; /* of its changes so far, at most */
 };
 
 /* An LMDB environment in an unlinked scratch file; emptied ones are used again. */

@@ -11,14 +11,15 @@
  * if LMDB found none that are free among these:
  *
  *   copies    a page of the tree is copied when it is changed first. A change goes down one path
- *             and, deleting, may turn to one neighbour a level; no transaction copies more pages
- *             than the tree had when it began.
+ *             and, deleting, may turn to one neighbour a level; no transaction copies more leaves,
+ *             or more branches, than the tree had when it began.
  *   growth    pages by which the tree has grown, at its largest (which LMDB tells): one that left
  *             the tree within the transaction is used again before the file grows. And what the
  *             change to come may split: putting, a page a level and a new root; deleting, the same
  *             for two keys above each level whose pages are evened out.
  *   values    too large for a page of the tree, each has pages of its own.
- *   roots     one that a deletion makes superfluous is not used again.
+ *   roots     one that a deletion makes superfluous is not used again: as many as the tree had
+ *             levels, and those that it was given since.
  *   commit    the table of free pages: its own tree, copied and evened out; and the lists of pages
  *             to come, which may name each page of the file once, written a few times over, as the
  *             writing itself frees pages.
@@ -132,7 +133,6 @@ static uint64_t tree_pages(const MDB_stat *stat)
 
 int store_room_begin(struct store *store, MDB_txn *txn)
 {
-	struct store_room *room = &store->room;
 	MDB_envinfo info;
 	MDB_stat tree, table;
 	int rc = mdb_env_info(store->mdb, &info);
@@ -142,19 +142,16 @@ int store_room_begin(struct store *store, MDB_txn *txn)
 	if (!rc)
 		rc = mdb_stat(txn, FREE_TABLE, &table);
 	if (!rc)
-		*room = (struct store_room){.pages = info.me_last_pgno + 1,
-			.tree = tree_pages(&tree),
-			.largest = tree_pages(&tree),
-			.table = tree_pages(&table)};
+		store->room = (struct store_room){.pages = info.me_last_pgno + 1,
+			.leaves = tree.ms_leaf_pages,
+			.branches = tree.ms_branch_pages,
+			.table = tree_pages(&table),
+			.levels = tree.ms_depth,
+			.roots = tree.ms_depth};
 	return rc;
 }
 
-/* With a tree of so many levels: of one change. */
-static uint64_t copies_of_change(unsigned levels)
-{
-	return 2 * levels;
-}
-
+/* Of one change to a tree of so many levels. */
 static uint64_t splits_of_change(unsigned levels)
 {
 	return (uint64_t)(levels + 1) * (levels + 2);
@@ -165,10 +162,15 @@ static uint64_t pages_of_value(size_t key, size_t value)
 	return key + value <= INLINE_MAX ? 0 : (PAGE_HEAD + value + STORE_PAGE - 1) / STORE_PAGE;
 }
 
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
 uint64_t store_room_needed(const struct store_room *room, uint64_t splits)
 {
-	uint64_t copies = room->copies < room->tree ? room->copies : room->tree;
-	uint64_t pages = room->pages + copies + (room->largest - room->tree) + splits +
+	uint64_t pages = room->pages + least(room->leaf_copies, room->leaves) +
+			 least(room->branch_copies, room->branches) + room->growth + splits +
 			 room->values + room->roots;
 
 	return pages + 2 * room->table + LIST_COPIES * (pages / LIST_IDS + 1) + COMMIT_PAGES;
@@ -184,7 +186,20 @@ static int back_needed(struct store *store, uint64_t splits)
 	return back(store, needed);
 }
 
-static int room_for_change(struct store *store, MDB_txn *txn)
+/* What the changes before have made of the tree. */
+static void look_at_tree(struct store_room *room, const MDB_stat *tree)
+{
+	uint64_t before = room->leaves + room->branches, now = tree_pages(tree);
+
+	if (now > before + room->growth)
+		room->growth = now - before;
+	if (tree->ms_depth > room->levels)
+		room->roots += tree->ms_depth - room->levels;
+	room->levels = tree->ms_depth;
+}
+
+/* `paths`: down which the change may go. */
+static int room_for_change(struct store *store, MDB_txn *txn, unsigned paths)
 {
 	struct store_room *room = &store->room;
 	MDB_stat tree;
@@ -192,22 +207,21 @@ static int room_for_change(struct store *store, MDB_txn *txn)
 
 	if (rc)
 		return rc;
-	if (tree_pages(&tree) > room->largest)
-		room->largest = tree_pages(&tree);
-	room->copies += copies_of_change(tree.ms_depth);
-	return back_needed(store, splits_of_change(tree.ms_depth));
+	look_at_tree(room, &tree);
+	room->leaf_copies += paths;
+	room->branch_copies += room->levels ? paths * (room->levels - 1) : 0;
+	return back_needed(store, splits_of_change(room->levels));
 }
 
 int store_room_to_put(struct store *store, MDB_txn *txn, size_t key, size_t value)
 {
 	store->room.values += pages_of_value(key, value);
-	return room_for_change(store, txn);
+	return room_for_change(store, txn, 1);
 }
 
 int store_room_to_delete(struct store *store, MDB_txn *txn)
 {
-	store->room.roots++;
-	return room_for_change(store, txn);
+	return room_for_change(store, txn, 2);
 }
 
 int store_room_to_empty(struct store *store)

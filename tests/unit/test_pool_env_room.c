@@ -409,6 +409,39 @@ static void test_no_transaction_takes_more(void **state)
 	unmount_scratch();
 }
 
+/* Nor is it taken for much more than it may be: many changes to a large tree. */
+static void test_the_bound_is_close(void **state)
+{
+	static const uint8_t value[300];
+	struct pool *pool;
+	struct env *env;
+	uint32_t seed = 1;
+	MDB_txn *txn;
+
+	mount_scratch(512);
+	fixture_make(&f, 6, 4, 2, 8u << 20, 7);
+	assert_int_equal(open_pool(&pool), 0);
+	assert_int_equal(env_create(pool, 9, NULL, &env), 0);
+	for (unsigned round = 0; round < 2; round++) {
+		uint8_t key[4];
+
+		assert_int_equal(env_write_begin(env, &txn), 0);
+		for (unsigned i = 0; i < (round ? 3000u : 100000u); i++)
+			assert_int_equal(env_write_put(env, txn,
+						 number(key, round ? chance(&seed) % 100000 : i),
+						 (struct bytes){value, sizeof(value)}, 0),
+				0);
+		assert_int_equal(env_write_commit(env, txn), 0);
+	}
+	assert_in_range(env->store->room.leaves, 7000, 20000);
+	assert_in_range(
+		store_room_needed(&env->store->room, 0) - env->store->room.pages, 2000, 4000);
+	env_destroy(env);
+	close_pool(pool);
+	fixture_free(&f);
+	unmount_scratch();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -417,6 +450,7 @@ int main(void)
 		cmocka_unit_test(test_loading_and_replaying),
 		cmocka_unit_test(test_views_need_room),
 		cmocka_unit_test(test_no_transaction_takes_more),
+		cmocka_unit_test(test_the_bound_is_close),
 	};
 
 	log_set_sink(quiet);
