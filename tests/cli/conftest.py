@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -124,6 +125,10 @@ def link_or_copy(source, target):
         shutil.copy(source, target)
 
 
+def verbs(site):
+    """All verbs as --help lists them: [('pool', 'create'), ..., ('status',)]."""
+    text = site('--help').stdout.split('\nOptions')[0]
+    return [tuple(words.split()) for words in re.findall(r'^  ([a-z]+(?: [a-z]+)?)  +\S', text, re.M)]
 
 
 def contents(paths):

@@ -2,12 +2,11 @@
 """What is refused: bad arguments and bad devices, each with its exit code, and nothing changed."""
 
 import os
-import re
 import subprocess
 
 import pytest
 
-from conftest import NOT_FOUND, OK, REFUSED, ROOT, USAGE, contents
+from conftest import NOT_FOUND, OK, REFUSED, USAGE, contents, verbs
 
 
 @pytest.mark.parametrize('args', [
@@ -123,38 +122,12 @@ def test_a_missing_device_directory(site):
     site.fails(NOT_FOUND, 'pool', 'import', '--device-dir', site.path('none'))
 
 
-# --- help and the page ----------------------------------------------------------------------------
-
-def verbs(site):
-    """[(noun, verb or None)] as --help lists them."""
-    text = site('--help').stdout
-    found = re.findall(r'^  ([a-z]+)(?: ([a-z]+))?  +\S', text.split('\nOptions')[0], re.M)
-    return [(noun, verb or None) for noun, verb in found]
-
+# --- help -----------------------------------------------------------------------------------------
 
 def test_help_is_everywhere(site):
     table = verbs(site)
-    assert len(table) >= 22 and ('pool', 'create') in table and ('status', None) in table
-    for noun, verb in table:
-        words = [noun, verb] if verb else [noun]
+    assert len(table) >= 22 and ('pool', 'create') in table and ('status',) in table
+    for words in table:
         done = subprocess.run([site.program, *words, '--help'], capture_output=True, text=True)
         assert done.returncode == OK and done.stdout.startswith(f'Usage: millrace {" ".join(words)}')
         assert max(map(len, done.stdout.splitlines()[2:])) <= 100
-
-
-def page():
-    with open(os.path.join(ROOT, 'docs/man/millrace.8')) as file:
-        return file.read()
-
-
-def test_the_page_has_all_verbs_and_options(site):
-    text = page()
-    described_part = text.split('.Sh OPTIONS')[0]
-    described = {tuple(filter(None, match)) for match in
-                 re.findall(r'^\.It Cm ([a-z]+)(?: Cm ([a-z]+))?', described_part, re.M)}
-    assert described == {tuple(filter(None, pair)) for pair in verbs(site)}
-    for noun, verb in verbs(site):
-        words = [noun, verb] if verb else [noun]
-        usage = site(*words, '--help').stdout
-        for option in set(re.findall(r'^  --([a-z-]+)', usage, re.M)):
-            assert f'Fl -{option}' in text, f'{words} --{option}'

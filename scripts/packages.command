@@ -1,0 +1,4 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+# What tests/cli needs beyond what it was built with.
+bash
+mandoc
