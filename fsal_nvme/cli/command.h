@@ -20,13 +20,17 @@ struct command {
 	bool degraded; /* of `status` */
 };
 
-/* --- parse.c, help.c --------------------------------------------------------------------- */
+/* --- parse.c, help.c, complete.c --------------------------------------------------------- */
 
 /* Options of every verb. Ends with a name of NULL. */
 extern const struct parameter common_parameters[];
 /* Fills verb, args and common; -EINVAL. *help is set when help was asked for; then verb may be
  * NULL, and *noun too. */
 int command_parse(struct command *command, int argc, char **argv, bool *help, const char **noun);
+/* Adds the value of a parameter, from its text, to an object of arguments. -EINVAL. */
+int argument_put(json_t *args, const struct parameter *p, const char *text, struct error *error);
+/* Prints what the last of `words`, those behind the command's name, may become. */
+void completion_print(struct command *command, int count, char **words);
 /* Of one verb, of a noun's verbs, or (both NULL) of all. */
 void help_print(FILE *to, const struct verb *verb, const char *noun);
 

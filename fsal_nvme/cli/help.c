@@ -81,21 +81,13 @@ static void print_common(FILE *to)
 		print_parameter(to, p);
 }
 
-static unsigned scope_of(const char *noun)
-{
-	return !strcmp(noun, "pool")      ? PROPERTY_POOL
-	       : !strcmp(noun, "share")   ? PROPERTY_SHARE
-	       : !strcmp(noun, "dataset") ? PROPERTY_DATASET
-					  : 0;
-}
-
 static void print_properties(FILE *to, const struct verb *verb)
 {
 	if (!verb->name || (strcmp(verb->name, "get") && strcmp(verb->name, "set")))
 		return;
 	fprintf(to, "\nProperties:\n");
 	for (const struct property *p = property_table; p->name; p++)
-		if (p->scopes & scope_of(verb->noun))
+		if (p->scopes & property_scope(verb->noun))
 			print_row(to, p->name, p->rule);
 	print_row(to, "NAME:NAME", "your own, any text");
 }

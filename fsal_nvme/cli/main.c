@@ -113,6 +113,15 @@ static int finish(struct command *c, int rc)
 	return exit_code;
 }
 
+static int run_completion(struct command *c, int count, char **words)
+{
+	completion_print(c, count, words);
+	if (c->engine)
+		engine_destroy(c->engine);
+	clean_up(c);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	struct command command = {.result = json_object()};
@@ -121,6 +130,8 @@ int main(int argc, char **argv)
 	int rc;
 
 	signal(SIGPIPE, SIG_IGN);
+	if (argc > 1 && !strcmp(argv[1], "--complete"))
+		return run_completion(&command, argc - 2, argv + 2);
 	rc = command_parse(&command, argc, argv, &help, &noun);
 	if (!rc && help) {
 		help_print(stdout, command.verb, noun);

@@ -150,7 +150,7 @@ static int parse_value(
 				"not empty where it is a path");
 }
 
-static int put_value(json_t *args, const struct parameter *p, const char *text, struct error *error)
+int argument_put(json_t *args, const struct parameter *p, const char *text, struct error *error)
 {
 	json_t *value, *list;
 	int rc = parse_value(p, text, &value, error);
@@ -213,7 +213,7 @@ static int read_options(struct command *c, int argc, char **argv, bool leading)
 			rc = error_set(&c->error, -EINVAL, argv[optind - 1],
 				"there is no such option here");
 		else
-			rc = put_value(is_common(list.parameters[index]) ? c->common : c->args,
+			rc = argument_put(is_common(list.parameters[index]) ? c->common : c->args,
 				list.parameters[index], optarg, &c->error);
 	}
 	return rc;
@@ -230,7 +230,7 @@ static int read_places(struct command *c, int argc, char **argv)
 		if (!p->name)
 			return error_set(
 				&c->error, -EINVAL, argv[i], "this is one argument too many");
-		rc = put_value(c->args, p, argv[i], &c->error);
+		rc = argument_put(c->args, p, argv[i], &c->error);
 		if (!(p->flags & PARAMETER_MANY))
 			p++;
 	}

@@ -171,6 +171,14 @@ static bool user_name_good(const char *name)
 	return true;
 }
 
+unsigned property_scope(const char *noun)
+{
+	return !strcmp(noun, "pool")      ? PROPERTY_POOL
+	       : !strcmp(noun, "share")   ? PROPERTY_SHARE
+	       : !strcmp(noun, "dataset") ? PROPERTY_DATASET
+					  : 0;
+}
+
 const struct property *property_find(const char *name, unsigned scope)
 {
 	for (const struct property *p = property_table; p->name; p++)

@@ -154,6 +154,7 @@ struct property {
 };
 /* Ends with a name of NULL. */
 extern const struct property property_table[];
+unsigned property_scope(const char *noun); /* 0: what it names has none */
 const struct property *property_find(const char *name, unsigned scope);
 /* "NAME=VALUE" in its parts, checked and normalised; an empty value: back to the default. */
 int property_parse(const char *text, unsigned scope, char name[PROPERTY_NAME_MAX + 1],
