@@ -2,3 +2,4 @@
 # What tests/cli needs beyond what it was built with.
 bash
 mandoc
+python3-jsonschema

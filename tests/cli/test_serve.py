@@ -11,6 +11,7 @@ import subprocess
 import pytest
 
 from conftest import NOT_FOUND, OK, REFUSED, wait_until
+from schemas import validate
 
 
 class Raw:
@@ -172,6 +173,20 @@ def test_many_at_once_on_an_idle_pool(pool):
     processes = [subprocess.Popen(pool.argv('share', 'create', f'tank/s{i}')) for i in range(6)]
     assert [p.wait(60) for p in processes] == [OK] * 6
     assert len(pool.json('share', 'list')['shares']) == 6
+
+
+def test_progress_is_told(served):
+    source = served.tree()
+    for verb, args in ((['dataset', 'ingest'], {'volume': 'tank/set', 'source': source}),
+                       (['dataset', 'verify'], {'volume': 'tank/set'}),
+                       (['pool', 'check'], {'pool': 'tank'})):
+        raw = Raw(served)
+        raw.send(json.dumps({'schema': 1, 'verb': verb, 'args': args}).encode() + b'\n')
+        lines = raw.lines()
+        progress = [line['progress'] for line in lines if 'progress' in line]
+        assert progress and 'result' in lines[-1], verb
+        for one in progress:
+            validate('progress', one)
 
 
 # --- what the socket survives ---------------------------------------------------------------------
