@@ -84,6 +84,23 @@ int cache_load(
 	return rc;
 }
 
+json_t *cache_paths(const struct command *command, const char *name)
+{
+	char path[4096];
+	json_t *root = NULL, *paths = json_array(), *device;
+	size_t i;
+
+	if (!cache_path(command, name, "", path, sizeof(path)))
+		root = load_file(path);
+	json_array_foreach(json_object_get(root, "devices"), i, device)
+	{
+		if (json_is_string(device))
+			json_array_append(paths, device);
+	}
+	json_decref(root);
+	return paths;
+}
+
 int directory_make(const char *path, struct error *error)
 {
 	char copy[4096];

@@ -85,6 +85,34 @@ int object_pool(const json_t *args, char pool[POOL_NAME_MAX + 1], struct error *
 	return text ? object_split(text, pool, name, error) : 0;
 }
 
+/* --- progress ---------------------------------------------------------------------------- */
+
+json_t *progress_json(const char *what, uint64_t done, uint64_t total)
+{
+	json_t *progress = json_object();
+
+	put_text(progress, "what", what);
+	put_integer(progress, "done", done);
+	if (total)
+		put_integer(progress, "total", total);
+	return progress;
+}
+
+bool call_progress(struct verb_call *call, json_t *progress)
+{
+	call->reporter->progress(call->reporter, progress);
+	json_decref(progress);
+	return !call->reporter->stopped(call->reporter);
+}
+
+void call_part(struct verb_call *call, const char *verb, const char *object)
+{
+	char what[300];
+
+	snprintf(what, sizeof(what), "%s %s", verb, object);
+	call_progress(call, json_pack("{s:s}", "what", what));
+}
+
 /* --- results ----------------------------------------------------------------------------- */
 
 json_t *json_text(const char *text)

@@ -72,6 +72,8 @@ int cache_load(
 	const struct command *command, const char *name, struct device_set *set, uint8_t uuid[16]);
 int cache_save(const struct command *command, const struct found_pool *found, struct error *error);
 void cache_remove(const struct command *command, const char *name);
+/* Paths of its devices as last seen, whether they are there or not: a JSON array. */
+json_t *cache_paths(const struct command *command, const char *name);
 /* Names of pools that are in the cache or served: a sorted JSON array of strings. */
 json_t *cache_names(const struct command *command);
 /* mkdir -p. */

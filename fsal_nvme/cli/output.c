@@ -6,26 +6,11 @@
 #include <time.h>
 
 #include "cli/command.h"
+#include "cli/progress.h"
 
 #define FIELDS_MAX 16
 
 /* --- one value --------------------------------------------------------------------------- */
-
-static void format_bytes(uint64_t bytes, char *text, size_t size)
-{
-	static const char suffixes[] = "KMGTPE";
-	double value = (double)bytes;
-	int i = -1;
-
-	while (value >= 1024 && suffixes[i + 1]) {
-		value /= 1024;
-		i++;
-	}
-	if (i < 0)
-		snprintf(text, size, "%llu", (unsigned long long)bytes);
-	else
-		snprintf(text, size, "%.*f%c", value < 10 ? 1 : 0, value, suffixes[i]);
-}
 
 static void format_time(uint64_t ns, char *text, size_t size)
 {
@@ -46,7 +31,7 @@ static const char *format_value(const json_t *value, enum field_kind kind, char 
 	if (!value)
 		return "-";
 	if (kind == FIELD_BYTES)
-		format_bytes(number, room, size);
+		bytes_text(number, room, size);
 	else if (kind == FIELD_TIME)
 		format_time(number, room, size);
 	else if (kind == FIELD_BOOL)

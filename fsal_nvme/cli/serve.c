@@ -203,6 +203,17 @@ static double start_deadline(const struct command *c)
 	return seconds_now() + (wait ? (double)json_integer_value(wait) : 600);
 }
 
+static void tell_waiting(const struct serving *s, struct reporter *reporter)
+{
+	char what[POOL_NAME_MAX + 32];
+	json_t *progress;
+
+	snprintf(what, sizeof(what), "start the server of %s", s->pool);
+	progress = json_pack("{s:s}", "what", what);
+	reporter->progress(reporter, progress);
+	json_decref(progress);
+}
+
 static int wait_for_server(struct serving *s)
 {
 	double deadline = start_deadline(s->command);
@@ -219,6 +230,7 @@ static int wait_for_server(struct serving *s)
 			return give_up(s, -EINTR);
 		if (seconds_now() >= deadline)
 			return give_up(s, -ETIMEDOUT);
+		tell_waiting(s, reporter);
 		usleep(100000);
 	}
 }
@@ -267,6 +279,7 @@ static int enable(struct serving *s)
 				"it is enabled, but does not serve yet: see `systemctl status "
 				"millrace-%s`",
 				s->pool);
+		tell_waiting(s, reporter);
 		usleep(200000);
 	}
 	return rc;

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /* All pools at a glance: `status` and `pool list`. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/command.h"
 
@@ -33,21 +35,131 @@ static json_t *unavailable(const char *name, const struct error *error)
 	return pool;
 }
 
-/* A pool that is another host's is not merely idle. */
-static void name_owner(const struct command *c, json_t *pool)
-{
-	const char *owner = json_string_value(json_object_get(pool, "owner"));
-	const char *state = json_string_value(json_object_get(pool, "state"));
+/* --- what only this end of the command knows ---------------------------------------------- */
 
-	if (owner && *owner && state && strcmp(state, "served") && strcmp(owner, command_host(c)))
+static const char *text_of(const json_t *object, const char *key)
+{
+	const char *text = json_string_value(json_object_get(object, key));
+
+	return text ? text : "";
+}
+
+/* A writer of this host, that is no server, holds the pool's lock. */
+static bool is_locked(const struct command *c, const char *name)
+{
+	struct error error = {0};
+	int lock, rc = host_lock(command_run_dir(c), name, 0, &lock, &error);
+
+	if (!rc)
+		close(lock);
+	return rc == -EBUSY;
+}
+
+/* Who has a pool that nobody serves here. */
+static void refine_state(const struct command *c, json_t *pool)
+{
+	const char *state = text_of(pool, "state"), *owner = text_of(pool, "owner");
+
+	if (!strcmp(state, "served") || !strcmp(state, "exported"))
+		return;
+	if (*owner && strcmp(owner, command_host(c)))
 		put_text(pool, "state", "other host");
+	else if (!strcmp(state, "not closed") && is_locked(c, text_of(pool, "name")))
+		put_text(pool, "state", "in use");
+}
+
+static void advise_state(json_t *pool)
+{
+	const char *state = text_of(pool, "state"), *name = text_of(pool, "name");
+	char what[120] = "", next[400] = "";
+
+	if (!strcmp(state, "exported")) {
+		snprintf(what, sizeof(what), "it belongs to no host");
+		snprintf(next, sizeof(next), "`millrace pool import %s` takes it", name);
+	} else if (!strcmp(state, "other host")) {
+		snprintf(what, sizeof(what), "it belongs to host %s", text_of(pool, "owner"));
+		snprintf(next, sizeof(next),
+			"use it there, or `millrace pool export %s` there and `millrace pool "
+			"import "
+			"%s` here; where that host is dead or fenced, `millrace pool import "
+			"--force "
+			"%s` here",
+			name, name, name);
+	} else if (!strcmp(state, "not closed")) {
+		snprintf(what, sizeof(what), "the process that had it open has died");
+		snprintf(next, sizeof(next),
+			"`millrace serve %s` goes on from there, and so does any verb that changes "
+			"it; nothing that was acknowledged is lost",
+			name);
+	}
+	if (*what)
+		advice_add(json_object_get(pool, "advice"), what, next);
+}
+
+static bool is_a_path_of(const json_t *devices, const char *path)
+{
+	const json_t *device;
+	size_t i;
+
+	json_array_foreach(devices, i, device)
+	{
+		if (!strcmp(text_of(device, "path"), path))
+			return true;
+	}
+	return false;
+}
+
+/* Where devices were seen that are not found now. */
+static void advise_places(const struct command *c, json_t *pool)
+{
+	json_t *paths = cache_paths(c, text_of(pool, "name")), *path;
+	char what[1000] = "", next[100];
+	size_t i, used = 0;
+
+	json_array_foreach(paths, i, path)
+	{
+		if (used < sizeof(what) &&
+			!is_a_path_of(json_object_get(pool, "devices"), json_string_value(path)))
+			used += (size_t)snprintf(what + used, sizeof(what) - used, "%s%s",
+				used ? ", " : "the missing devices were last seen as ",
+				json_string_value(path));
+	}
+	snprintf(next, sizeof(next), "`millrace pool import %s` looks for them everywhere",
+		text_of(pool, "name"));
+	if (used)
+		advice_add(json_object_get(pool, "advice"), what, next);
+	json_decref(paths);
+}
+
+static bool has_missing(const json_t *pool)
+{
+	const json_t *device;
+	size_t i;
+
+	json_array_foreach(json_object_get(pool, "devices"), i, device)
+	{
+		if (!strcmp(text_of(device, "state"), "missing"))
+			return true;
+	}
+	return false;
+}
+
+static void refine(const struct command *c, json_t *pool)
+{
+	refine_state(c, pool);
+	if (has_missing(pool))
+		advise_places(c, pool);
+	advise_state(pool);
 }
 
 int command_pool_status(struct command *c)
 {
+	json_t *pool;
 	int rc = command_run_on_pool(c);
 
-	name_owner(c, json_object_get(c->result, "pool"));
+	pool = json_object_get(c->result, "pool");
+	if (pool)
+		refine(c, pool);
 	return rc;
 }
 
@@ -60,8 +172,8 @@ static json_t *look_at(struct command *c, const char *name)
 		pool = unavailable(name, &error);
 	} else {
 		pool = json_incref(json_object_get(result, "pool"));
+		refine(c, pool);
 		count_devices(pool);
-		name_owner(c, pool);
 	}
 	json_decref(result);
 	json_decref(args);

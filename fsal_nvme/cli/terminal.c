@@ -5,9 +5,11 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "cli/command.h"
+#include "cli/progress.h"
 #include "cli/socket.h"
 #include "common/log.h"
 
@@ -17,9 +19,7 @@ static volatile sig_atomic_t interrupted;
 
 static struct {
 	bool shown; /* a line of progress stands on the terminal */
-	double since; /* start of what is shown; 0: nothing yet */
-	double last; /* when the line was last written */
-	char what[80];
+	struct progress_meter meter;
 } line;
 
 static struct {
@@ -33,11 +33,6 @@ static void on_interrupt(int signal_number)
 	signal(signal_number, SIG_DFL); /* the second one ends the process */
 }
 
-static uint64_t number(const json_t *progress, const char *key)
-{
-	return (uint64_t)json_integer_value(json_object_get(progress, key));
-}
-
 static void clear_line(void)
 {
 	if (line.shown)
@@ -45,60 +40,32 @@ static void clear_line(void)
 	line.shown = false;
 }
 
-static void show_left(double done, double total, double rate)
+/* A longer line would wrap, and not be cleared in full. */
+static int columns(void)
 {
-	double left = rate > 0 ? (total - done) / rate : 0;
+	struct winsize size;
 
-	fprintf(stderr, ", %.0f%%", total > 0 ? 100 * done / total : 0);
-	if (left >= 1)
-		fprintf(stderr, ", %.0f:%02.0f left", (double)((long)left / 60),
-			(double)((long)left % 60));
+	return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) || !size.ws_col ? 80 : size.ws_col;
 }
 
-static void show(const json_t *progress, const char *what, double seconds)
+static void show(const json_t *progress)
 {
-	bool counts = json_object_get(progress, "total") != NULL;
-	const char *unit = json_string_value(json_object_get(progress, "unit"));
-	double done = (double)number(progress, counts ? "done" : "bytes");
-	double rate = seconds > 0.5 ? done / seconds : 0;
+	char text[500];
 
+	if (!progress_line(&line.meter, seconds_now(), progress, text, sizeof(text)))
+		return;
 	clear_line();
-	fprintf(stderr, "%s:", what);
-	if (!counts)
-		fprintf(stderr, " %llu files,", (unsigned long long)number(progress, "files"));
-	if (unit && strcmp(unit, "bytes"))
-		fprintf(stderr, " %.0f of %.0f", done, (double)number(progress, "total"));
-	else
-		fprintf(stderr, " %.1f MiB, %.1f MiB/s", done / 1048576, rate / 1048576);
-	if (counts)
-		show_left(done, (double)number(progress, "total"), rate);
+	fprintf(stderr, "%.*s", columns() - 1, text);
 	fflush(stderr);
 	line.shown = true;
 }
 
-static void show_sometimes(const json_t *progress, const char *what)
-{
-	double now = seconds_now();
-
-	if (strncmp(what, line.what, sizeof(line.what) - 1)) {
-		snprintf(line.what, sizeof(line.what), "%s", what);
-		line.since = now;
-		line.last = 0;
-	}
-	if (now - line.last < 0.5)
-		return;
-	line.last = now;
-	show(progress, what, now - line.since);
-}
-
 static void report_progress(struct reporter *reporter, json_t *progress)
 {
-	const char *what = json_string_value(json_object_get(progress, "what"));
-
-	if (!isatty(STDERR_FILENO) || !what)
+	if (!isatty(STDERR_FILENO))
 		return;
 	pthread_mutex_lock(&told.lock);
-	show_sometimes(progress, what);
+	show(progress);
 	pthread_mutex_unlock(&told.lock);
 }
 

@@ -101,6 +101,15 @@ int object_split(const char *text, char pool[POOL_NAME_MAX + 1],
 /* The pool that arguments name by "pool" or "volume"; "" when by neither. */
 int object_pool(const json_t *args, char pool[POOL_NAME_MAX + 1], struct error *error);
 
+/* --- progress ---------------------------------------------------------------------------- */
+
+/* {"what","done","total"}, in bytes; no "total" where it is 0: not known yet. */
+json_t *progress_json(const char *what, uint64_t done, uint64_t total);
+/* Tells it, and frees it. False: the job is to stop. */
+bool call_progress(struct verb_call *call, json_t *progress);
+/* That a part without a measure has begun: "VERB OBJECT". */
+void call_part(struct verb_call *call, const char *verb, const char *object);
+
 /* --- results ----------------------------------------------------------------------------- */
 
 /* A string of bytes that may not be UTF-8: what is not becomes '?'. */
@@ -135,11 +144,16 @@ int call_row(struct verb_call *call, struct volume_row *row);
 /* Tells the server of a new volume; 0 on an idle pool. */
 int host_added(struct verb_call *call, const struct volume_row *row);
 
-/* What is wrong with a pool, and what to type next: an array of {"what","next"}. */
-json_t *pool_advice(const struct pool_status *status);
 /* The members of "pool" in the result of `pool status`. */
 json_t *pool_status_json(const struct pool_status *status);
 
+/* --- advice.c ---------------------------------------------------------------------------- */
+
+/* What is wrong with a pool, and what to type next: an array of {"what","next"}, worst first. */
+json_t *pool_advice(const struct pool_status *status);
+void advice_add(json_t *list, const char *what, const char *next);
+/* Devices that are missing or dropped. */
+unsigned pool_devices_away(const struct pool_status *status);
 /* --- property.c -------------------------------------------------------------------------- */
 
 enum property_scope { PROPERTY_POOL = 1 << 0, PROPERTY_SHARE = 1 << 1, PROPERTY_DATASET = 1 << 2 };

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "cli/measure.h"
 #include "cli/verb.h"
 
 #define SKIPPED_NAMED 1000 /* in the result; all are told as notes */
@@ -17,6 +18,7 @@ static int seal(struct verb_call *call, struct volume *volume)
 	bool was_sealed;
 	int rc;
 
+	call_part(call, "seal", call_text(call, "volume"));
 	changes_begin();
 	was_sealed = volume_row(volume)->sealed;
 	rc = volume_seal(volume, call->error);
@@ -47,6 +49,7 @@ int verb_dataset_seal(struct verb_call *call)
 struct ingest {
 	struct verb_call *call;
 	json_t *skipped;
+	struct measure *source; /* its size */
 };
 
 static json_t *ingest_json(const struct ingest_progress *p)
@@ -66,11 +69,14 @@ static json_t *ingest_json(const struct ingest_progress *p)
 static void ingest_progress(void *data, const struct ingest_progress *p)
 {
 	struct ingest *ingest = data;
-	json_t *progress = ingest_json(p);
+	uint64_t total = measure_bytes(ingest->source);
+	char what[300];
+	json_t *progress;
 
-	put_text(progress, "what", "ingest");
-	ingest->call->reporter->progress(ingest->call->reporter, progress);
-	json_decref(progress);
+	snprintf(what, sizeof(what), "ingest %s", call_text(ingest->call, "volume"));
+	progress = progress_json(what, p->passed, total && total < p->passed ? p->passed : total);
+	put_integer(progress, "files", p->files + p->present);
+	call_progress(ingest->call, progress);
 }
 
 static void ingest_skip(void *data, const char *path, const char *why)
@@ -166,7 +172,9 @@ static int check_complete(struct verb_call *call, const struct ingest_progress *
 
 static int ingest_into(struct verb_call *call, struct volume *volume)
 {
-	struct ingest ingest = {.call = call, .skipped = json_array()};
+	struct ingest ingest = {.call = call,
+		.skipped = json_array(),
+		.source = measure_start(call_text(call, "source"))};
 	struct ingest_options options = {
 		.source = call_text(call, "source"),
 		.threads = (unsigned)call_number(call, "threads", 0),
@@ -183,6 +191,7 @@ static int ingest_into(struct verb_call *call, struct volume *volume)
 
 	memset(&progress, 0, sizeof(progress));
 	rc = volume_ingest(volume, &options, &progress, &why);
+	measure_stop(ingest.source);
 	object = ingest_json(&progress);
 	put_text(object, "name", call_text(call, "volume"));
 	json_object_set_new(object, "skipped_names", ingest.skipped);
@@ -215,15 +224,10 @@ int verb_dataset_ingest(struct verb_call *call)
 static bool verify_progress(void *data, uint64_t bytes, uint64_t total)
 {
 	struct verb_call *call = data;
-	json_t *progress = json_object();
+	char what[300];
 
-	put_text(progress, "what", "verify");
-	put_integer(progress, "done", bytes);
-	put_integer(progress, "total", total);
-	put_text(progress, "unit", "bytes");
-	call->reporter->progress(call->reporter, progress);
-	json_decref(progress);
-	return !call->reporter->stopped(call->reporter);
+	snprintf(what, sizeof(what), "verify %s", call_text(call, "volume"));
+	return call_progress(call, progress_json(what, bytes, total));
 }
 
 static void verify_bad(void *data, const char *path, int error)

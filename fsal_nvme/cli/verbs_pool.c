@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /* Verbs about a whole pool that is open: status, check. */
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,128 +9,6 @@
 
 static const char *const device_states[] = {
 	[DEVICE_ACTIVE] = "active", [DEVICE_MISSING] = "missing", [DEVICE_DROPPED] = "dropped"};
-
-/* --- advice ------------------------------------------------------------------------------ */
-
-static void advise(json_t *list, const char *next, const char *format, ...)
-	__attribute__((format(printf, 3, 4)));
-static void advise(json_t *list, const char *next, const char *format, ...)
-{
-	json_t *row = json_object();
-	char what[400];
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(what, sizeof(what), format, args);
-	va_end(args);
-	put_text(row, "what", what);
-	put_text(row, "next", next);
-	json_array_append_new(list, row);
-}
-
-static unsigned devices_away(const struct pool_status *s)
-{
-	unsigned away = 0;
-
-	for (unsigned i = 0; i < s->device_count; i++)
-		away += s->devices[i].state != DEVICE_ACTIVE;
-	return away;
-}
-
-static void advise_devices(json_t *list, const struct pool_status *s)
-{
-	for (unsigned i = 0; i < s->device_count; i++) {
-		const struct pool_device_status *d = &s->devices[i];
-		const char *path = d->path[0] ? d->path : "path not known";
-
-		if (d->state == DEVICE_MISSING)
-			advise(list,
-				"attach it before the pool is served: once opened without it, the "
-				"pool "
-				"does not use it again",
-				"device %u (%s, domain %s) is missing", d->id, path, d->domain);
-		else if (d->state == DEVICE_DROPPED)
-			advise(list,
-				"look at the drive and its cabling (the kernel's log, smartctl); "
-				"what it held is rebuilt from the others when it is read",
-				"device %u (%s, domain %s) missed writes and is no longer used",
-				d->id, path, d->domain);
-		else if (d->read_errors + d->write_errors + d->checksum_errors)
-			advise(list,
-				"run `millrace pool check POOL --repair`, and watch this drive",
-				"device %u (%s) had %llu errors since opening, %llu blocks were "
-				"repaired",
-				d->id, path,
-				(unsigned long long)(d->read_errors + d->write_errors +
-						     d->checksum_errors),
-				(unsigned long long)d->repaired);
-	}
-}
-
-static bool domains_differ(const struct pool_status *s)
-{
-	for (unsigned i = 1; i < s->device_count; i++)
-		if (strcmp(s->devices[i].domain, s->devices[0].domain))
-			return true;
-	return false;
-}
-
-static void advise_safety(json_t *list, const struct pool_status *s)
-{
-	unsigned away = devices_away(s);
-
-	if (away > s->summary.parity)
-		advise(list, "attach missing devices; do not remove any",
-			"%u devices are gone, which is more than the %u of parity: new data is "
-			"safe, old data may be lost",
-			away, s->summary.parity);
-	else if (away)
-		advise(list,
-			"keep the other devices attached; those that missed writes are not taken "
-			"back, so plan to copy the data to a new pool",
-			"%u of %u more devices may be lost", s->summary.parity - away,
-			s->summary.parity);
-	if (!s->domain_may_die && domains_differ(s))
-		advise(list,
-			"use more domains of equal size if one of them (a host, an enclosure) "
-			"must be able to fail",
-			"the loss of a whole domain would lose data");
-}
-
-static void advise_space(json_t *list, const struct pool_status *s)
-{
-	uint64_t total = s->usable > s->reserve ? s->usable - s->reserve : 0;
-
-	if (total && s->used > total / 100 * 95)
-		advise(list, "destroy datasets or shares, or delete files",
-			"the pool is nearly full");
-}
-
-static void advise_owners(json_t *list, const struct pool_status *s)
-{
-	if (s->other_owners[0])
-		advise(list,
-			"once they are known to be dead or fenced, stop the server and run "
-			"`millrace "
-			"pool import --owner-dead POOL`",
-			"%s had the pool open when it was taken over, and may still write: what is "
-			"deleted of older data gives no space back",
-			s->other_owners);
-}
-
-json_t *pool_advice(const struct pool_status *s)
-{
-	json_t *list = json_array();
-
-	if (s->failure)
-		advise(list, "see the log for the cause, stop the server and start it again",
-			"the pool has stopped: %s", strerror(-s->failure));
-	advise_devices(list, s);
-	advise_safety(list, s);
-	advise_space(list, s);
-	advise_owners(list, s);
-	return list;
-}
 
 /* --- status ------------------------------------------------------------------------------ */
 
@@ -158,7 +35,7 @@ static const char *health(const struct pool_status *s)
 {
 	if (s->failure)
 		return "failed";
-	return devices_away(s) || s->segments_degraded ? "degraded" : "healthy";
+	return pool_devices_away(s) || s->segments_degraded ? "degraded" : "healthy";
 }
 
 static void put_space(json_t *pool, const struct pool_status *s)
@@ -192,7 +69,7 @@ json_t *pool_status_json(const struct pool_status *s)
 	put_integer(pool, "data", s->summary.data);
 	put_integer(pool, "parity", s->summary.parity);
 	put_text(pool, "code", code);
-	put_integer(pool, "devices_active", s->device_count - devices_away(s));
+	put_integer(pool, "devices_active", s->device_count - pool_devices_away(s));
 	put_integer(pool, "device_count", s->device_count);
 	put_space(pool, s);
 	put_bool(pool, "domain_may_die", s->domain_may_die);
@@ -242,22 +119,29 @@ struct check {
 	struct verb_call *call;
 	struct pool_check_report report;
 	struct volume_verify_report verified;
-	const char *volume;
+	const char *volume; /* NULL: segments are read */
+	uint64_t before, part, after; /* bytes: of parts done, of this one, of those to come */
 };
 
 static bool check_progress(void *data, uint64_t done, uint64_t total)
 {
 	struct check *check = data;
-	struct reporter *reporter = check->call->reporter;
-	json_t *progress = json_object();
+	uint64_t unit = check->volume ? 1 : BLOCK_SIZE;
+	char what[POOL_NAME_MAX + 8];
 
-	put_text(progress, "what", check->volume ? check->volume : "segments");
-	put_integer(progress, "done", done);
-	put_integer(progress, "total", total);
-	put_text(progress, "unit", check->volume ? "bytes" : "steps");
-	reporter->progress(reporter, progress);
-	json_decref(progress);
-	return !reporter->stopped(reporter);
+	snprintf(what, sizeof(what), "check %s", pool_name(check->call->pool));
+	check->part = total * unit;
+	return call_progress(check->call, progress_json(what, check->before + done * unit,
+						  check->before + check->part + check->after));
+}
+
+/* `size` is what was expected of the part that begins. */
+static void check_next(struct check *check, const char *volume, uint64_t size)
+{
+	check->volume = volume;
+	check->before += check->part;
+	check->part = 0;
+	check->after -= size < check->after ? size : check->after;
 }
 
 static void check_bad(void *data, const char *path, int error)
@@ -282,7 +166,7 @@ static int check_volume(struct check *check, const struct volume_row *row)
 
 	if (rc)
 		return rc;
-	check->volume = row->name;
+	check_next(check, row->name, pool_volume_live(call->pool, row->id));
 	memset(&report, 0, sizeof(report));
 	rc = volume_verify(volume, &options, &report, call->error);
 	if (!rc && !call->host)
@@ -366,9 +250,23 @@ static int judge(struct verb_call *call, const struct check *check)
 	return 0;
 }
 
+/* About what the volumes' files will take to read. */
+static uint64_t live_bytes(struct pool *pool)
+{
+	struct pool_status *status = malloc(sizeof(*status));
+	uint64_t live = 0;
+
+	if (status) {
+		pool_status(pool, status);
+		live = status->live;
+	}
+	free(status);
+	return live;
+}
+
 int verb_pool_check(struct verb_call *call)
 {
-	struct check check = {.call = call};
+	struct check check = {.call = call, .after = live_bytes(call->pool)};
 	int rc = pool_check(call->pool, call_flag(call, "repair"), &check.report, check_progress,
 		&check, call->error);
 

@@ -212,6 +212,8 @@ static int present(struct ingest *ingest, struct ingest_dir *dir, const char *pa
 	if (link)
 		ingest_link_made(ingest, link, there.ino);
 	ingest_count(ingest, &ingest->progress->present, 1);
+	if (S_ISREG(st->st_mode))
+		ingest_count(ingest, &ingest->progress->passed, (uint64_t)st->st_size);
 	return 1;
 }
 

@@ -33,6 +33,7 @@ static int put(struct sink *sink, uint64_t offset, size_t length)
 	else
 		r = volume_write(sink->file, offset, &iov, 1, length);
 	sink->bytes += length;
+	ingest_count(ingest, &ingest->progress->passed, length);
 	return r;
 }
 
@@ -97,6 +98,7 @@ static bool next_data(int fd, uint64_t size, uint64_t *from, uint64_t *to)
 
 static int copy(struct sink *sink, int fd, const char *path, const struct stat *st)
 {
+	struct ingest *ingest = sink->batch->ingest;
 	uint64_t size = (uint64_t)st->st_size, from = 0, to = 0;
 	int r = 0;
 
@@ -104,6 +106,8 @@ static int copy(struct sink *sink, int fd, const char *path, const struct stat *
 		return copy_range(sink, fd, path, 0, size);
 	for (; !r && from < size && next_data(fd, size, &from, &to); from = to)
 		r = copy_range(sink, fd, path, from, to);
+	if (!r)
+		ingest_count(ingest, &ingest->progress->passed, size - sink->bytes);
 	return r;
 }
 

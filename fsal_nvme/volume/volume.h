@@ -323,6 +323,7 @@ void volume_staged_free(struct volume *volume, struct volume_staged *staged);
 struct ingest_progress {
 	uint64_t files, directories, links, others; /* made; links: hard links */
 	uint64_t bytes; /* of files made, holes not counted */
+	uint64_t passed; /* of the source's files, holes too: copied so far, or there already */
 	uint64_t present; /* skipped by `resume`: there already */
 	uint64_t skipped; /* named by skip() */
 };

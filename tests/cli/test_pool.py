@@ -3,7 +3,7 @@
 
 import os
 
-from conftest import DEGRADED, NOT_FOUND, REFUSED, contents
+from conftest import DEGRADED, NOT_FOUND, REFUSED, contents, damage
 
 
 def test_create_status_list(pool):
@@ -169,14 +169,3 @@ def test_check_finds_and_repairs(site):
     assert report['repaired_blocks'] > 0 and report['lost_blocks'] == 0
     assert site.json('pool', 'check', 'tank')['check']['bad_blocks'] == 0
     site('dataset', 'verify', 'tank/set')
-
-
-def damage(device):
-    """Every byte that is not zero, behind labels and journal, becomes another."""
-    with open(device, 'r+b') as file:
-        for at, data in contents([device])[device]:
-            for block in range(0, len(data), 4096):
-                place = at + block
-                if 17 << 20 <= place < os.path.getsize(device) - (2 << 20):
-                    file.seek(place)
-                    file.write(bytes(255 - b for b in data[block:block + 4096]))

@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/* What is wrong with a pool, worst first, and what an admin should do and type. Pure. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/progress.h"
+#include "cli/verb.h"
+
+#define FULL_PERCENT 95
+
+struct advice {
+	const struct pool_status *status;
+	const char *pool; /* its name */
+	unsigned away; /* devices that are missing or dropped */
+	json_t *list;
+	char what[600]; /* of the row that follows */
+};
+
+static void what(struct advice *a, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void what(struct advice *a, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(a->what, sizeof(a->what), format, args);
+	va_end(args);
+}
+
+static void next(struct advice *a, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void next(struct advice *a, const char *format, ...)
+{
+	char text[600];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	advice_add(a->list, a->what, text);
+}
+
+void advice_add(json_t *list, const char *what_is_wrong, const char *what_to_do)
+{
+	json_t *row = json_object();
+
+	put_text(row, "what", what_is_wrong);
+	put_text(row, "next", what_to_do);
+	json_array_append_new(list, row);
+}
+
+/* --- devices ----------------------------------------------------------------------------- */
+
+/* How to look at a drive: in words where its path is not known. */
+static const char *drive_check(const struct pool_device_status *d, char *text, size_t size)
+{
+	snprintf(text, size, "%s%s%s", d->path[0] ? "`smartctl -a " : "the drive", d->path,
+		d->path[0] ? "`" : "");
+	return text;
+}
+
+static void advise_errors(struct advice *a, const struct pool_device_status *d)
+{
+	char check[300];
+
+	what(a,
+		"device %u (%s, domain %s) had %llu read, %llu write and %llu checksum errors "
+		"since "
+		"the pool was opened; %llu blocks were rebuilt and repaired",
+		d->id, d->path, d->domain, (unsigned long long)d->read_errors,
+		(unsigned long long)d->write_errors, (unsigned long long)d->checksum_errors,
+		(unsigned long long)d->repaired);
+	next(a,
+		"`millrace pool check %s --repair` finds and mends what else is bad; look at "
+		"`dmesg` "
+		"and %s, and replace the drive when errors go on",
+		a->pool, drive_check(d, check, sizeof(check)));
+}
+
+static void advise_device(struct advice *a, const struct pool_device_status *d)
+{
+	char check[300];
+
+	if (d->state == DEVICE_MISSING) {
+		what(a, "device %u (domain %s) is missing", d->id, d->domain);
+		next(a,
+			"attach it, and let `millrace pool import %s` look for it; once the pool "
+			"was written to without it, it is not used again",
+			a->pool);
+	} else if (d->state == DEVICE_DROPPED) {
+		what(a, "device %u (%s, domain %s) missed writes and is not used any more", d->id,
+			d->path[0] ? d->path : "path not known", d->domain);
+		next(a,
+			"look at `dmesg`, cables and %s; what it held is rebuilt from the others "
+			"when it is read",
+			drive_check(d, check, sizeof(check)));
+	} else if (d->read_errors + d->write_errors + d->checksum_errors) {
+		advise_errors(a, d);
+	}
+}
+
+static void advise_devices(struct advice *a)
+{
+	for (unsigned i = 0; i < a->status->device_count; i++)
+		advise_device(a, &a->status->devices[i]);
+}
+
+/* --- safety ------------------------------------------------------------------------------ */
+
+static void advise_writing(struct advice *a)
+{
+	const struct pool_status *s = a->status;
+	unsigned usable = s->device_count - a->away, parity = s->summary.parity;
+
+	if (usable > parity)
+		return;
+	what(a, "the pool is read-only: %u devices are in use, and writing needs %u", usable,
+		parity + 1);
+	next(a,
+		"attach missing devices, then `millrace serve %s --stop` and `millrace serve %s`; "
+		"copy what it holds to another pool before one more fails",
+		a->pool, a->pool);
+}
+
+static void advise_losses(struct advice *a)
+{
+	const struct pool_status *s = a->status;
+	unsigned usable = s->device_count - a->away, parity = s->summary.parity;
+	unsigned width = s->summary.data + parity;
+	char risk[80];
+
+	if (!a->away)
+		return;
+	if (a->away > parity)
+		snprintf(
+			risk, sizeof(risk), "more than the %u of parity: data may be lost", parity);
+	else if (a->away == parity)
+		snprintf(risk, sizeof(risk), "one more would lose data");
+	else
+		snprintf(risk, sizeof(risk), "%u more may be lost", parity - a->away);
+	what(a, "%u of %u devices are gone, %s; %llu of %llu segments lack chunks%s", a->away,
+		s->device_count, risk, (unsigned long long)s->segments_degraded,
+		(unsigned long long)s->segments,
+		usable < width ? ", and new ones have fewer data chunks, and hold less" : "");
+	next(a, "keep the others attached, and attach what is missing; a device that missed writes "
+		"is not taken back: plan to copy the data to a new pool");
+}
+
+static bool first_of_its_domain(const struct pool_status *s, unsigned device)
+{
+	for (unsigned i = 0; i < device; i++)
+		if (s->devices[i].state == DEVICE_ACTIVE &&
+			!strcmp(s->devices[i].domain, s->devices[device].domain))
+			return false;
+	return s->devices[device].state == DEVICE_ACTIVE;
+}
+
+static unsigned domains_in_use(const struct pool_status *s)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < s->device_count; i++)
+		count += first_of_its_domain(s, i);
+	return count;
+}
+
+static bool domains_were_named(const struct pool_status *s)
+{
+	for (unsigned i = 1; i < s->device_count; i++)
+		if (strcmp(s->devices[i].domain, s->devices[0].domain))
+			return true;
+	return false;
+}
+
+/* A pool in one host is not expected to live without it. */
+static void advise_domains(struct advice *a)
+{
+	const struct pool_status *s = a->status;
+	unsigned width = s->summary.data + s->summary.parity;
+
+	if (s->domain_may_die || !domains_were_named(s))
+		return;
+	what(a,
+		"the loss of a whole domain would lose data: %u domains are in use, and %u+%u "
+		"needs %u",
+		domains_in_use(s), s->summary.data, s->summary.parity,
+		(width + s->summary.parity - 1) / s->summary.parity);
+	next(a,
+		"%swhere a domain (a host, an enclosure) must be able to fail, make a pool with "
+		"more of "
+		"them, or with more parity",
+		a->away ? "attach what is missing; " : "");
+}
+
+/* --- space, owners ----------------------------------------------------------------------- */
+
+static void advise_space(struct advice *a)
+{
+	const struct pool_status *s = a->status;
+	uint64_t total = s->usable > s->reserve ? s->usable - s->reserve : 0;
+	uint64_t left = total > s->used ? total - s->used : 0;
+	char text[2][16];
+
+	if (total && s->used <= total / 100 * FULL_PERCENT)
+		return;
+	if (left)
+		what(a, "the pool is nearly full: %s of %s are free",
+			bytes_text(left, text[0], sizeof(text[0])),
+			bytes_text(total, text[1], sizeof(text[1])));
+	else
+		what(a, "the pool is full: nothing can be written, but files can be deleted");
+	next(a,
+		"`millrace dataset list %s` and `millrace share list %s` show what takes the "
+		"space: "
+		"delete files, or destroy some of them",
+		a->pool, a->pool);
+}
+
+static void advise_owners(struct advice *a)
+{
+	if (!a->status->other_owners[0])
+		return;
+	what(a,
+		"%s had the pool open when it was taken over, and may still write: what is deleted "
+		"of "
+		"older data gives no space back",
+		a->status->other_owners);
+	next(a,
+		"once they are known to be dead or fenced: `millrace serve %s --stop`, `millrace "
+		"pool "
+		"import --owner-dead %s`, `millrace serve %s`",
+		a->pool, a->pool, a->pool);
+}
+
+static void advise_failure(struct advice *a)
+{
+	if (!a->status->failure)
+		return;
+	what(a, "the pool has stopped: %s", strerror(-a->status->failure));
+	next(a,
+		"see the log of its server for the cause, mend that, then `millrace serve %s "
+		"--stop` "
+		"and `millrace serve %s`",
+		a->pool, a->pool);
+}
+
+unsigned pool_devices_away(const struct pool_status *s)
+{
+	unsigned away = 0;
+
+	for (unsigned i = 0; i < s->device_count; i++)
+		away += s->devices[i].state != DEVICE_ACTIVE;
+	return away;
+}
+
+json_t *pool_advice(const struct pool_status *status)
+{
+	struct advice a = {.status = status,
+		.pool = status->summary.name,
+		.away = pool_devices_away(status),
+		.list = json_array()};
+
+	advise_failure(&a);
+	advise_writing(&a);
+	advise_losses(&a);
+	advise_devices(&a);
+	advise_domains(&a);
+	advise_space(&a);
+	advise_owners(&a);
+	return a.list;
+}
