@@ -43,11 +43,28 @@ static void committed(struct volume_commit *commit, int status)
 	hold_end(container_of(commit, struct hold, commit), status);
 }
 
-void hold_until_committed(struct volume_file *file)
+static struct hold *hold_for_commit(void)
 {
 	struct hold *hold = gsh_calloc(1, sizeof(*hold));
 
 	hold->reply = reply_hold_take();
 	hold->commit.done = committed;
-	volume_commit(file, &hold->commit);
+	return hold;
+}
+
+void hold_until_committed(struct volume_file *file)
+{
+	volume_commit(file, &hold_for_commit()->commit);
+}
+
+int hold_until_written(struct volume_file *file, const struct fsal_io_arg *arg, size_t length)
+{
+	struct hold *hold = hold_for_commit();
+	const struct volume_write_options options = {.commit = &hold->commit};
+	int r = volume_write_with(
+		file, arg->offset, arg->iov, (unsigned)arg->iov_count, length, &options);
+
+	if (r)
+		hold_end(hold, 0);
+	return r;
 }

@@ -228,6 +228,9 @@ fsal_status_t share_move(struct handle *handle, fsal_openflags_t *has, fsal_open
 void hold_until_durable(uint64_t lsn);
 /* The reply leaves when all writes to the file that have returned are durable. */
 void hold_until_committed(struct volume_file *file);
+/* A write whose reply leaves when it is durable. An error: nothing was written, it leaves at once.
+ */
+int hold_until_written(struct volume_file *file, const struct fsal_io_arg *arg, size_t length);
 
 /* --- status.c ------------------------------------------------------------------------------ */
 

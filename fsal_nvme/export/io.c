@@ -153,11 +153,11 @@ static int write_file(struct handle *handle, struct fsal_io_arg *arg, size_t len
 
 	if (!r && length)
 		r = privileges_drop(handle);
-	if (!r && length)
-		r = volume_write(file, arg->offset, arg->iov, (unsigned)arg->iov_count, length);
-	if (!r && arg->fsal_stable)
-		hold_until_committed(file);
-	return r;
+	if (r)
+		return r;
+	if (arg->fsal_stable)
+		return hold_until_written(file, arg, length);
+	return volume_write(file, arg->offset, arg->iov, (unsigned)arg->iov_count, length);
 }
 
 static void write2(struct fsal_obj_handle *obj, bool bypass, fsal_async_cb done,

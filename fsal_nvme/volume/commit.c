@@ -8,8 +8,9 @@
  *
  * What fails, and what then:
  *   settling gives -EIO      rows are lost. Each file is settled alone; those that fail lose all
- *                            that is pending, keep the error until somebody is told, and the write
- *                            verifier changes
+ *                            that is pending, and the write verifier changes. Whoever was waiting
+ *                            then is told, in this batch or, where it was asked for meanwhile, in
+ *                            the next; and the first who asks after that
  *   a transaction fails      it is tried again file by file; a file that fails then keeps what is
  *                            pending, and who waits gets the error: a later commit tries again
  *   the inode is gone        nothing is left to commit
@@ -136,14 +137,16 @@ static void slot_lose(struct slot *slot)
 	overlay_drop(volume, file->committing);
 	file->committing = NULL;
 	file_forget(file);
-	file->error = -EIO;
+	file->losses++;
+	file->untold = true;
+	/* Who begins a commit from here on is answered with the new verifier. */
+	atomic_fetch_add(&volume->losses, 1);
 	if (!view_begin(volume->env, &view)) {
 		if (!inode_get(volume, view, file->ino, &inode))
 			file->extents = inode.extents;
 		txn_abort(view);
 	}
 	pthread_mutex_unlock(&file->lock);
-	atomic_fetch_add(&volume->losses, 1);
 	slot->done = true;
 }
 
@@ -318,20 +321,18 @@ static void commit_durable(struct durable_wait *wait, int status)
 	commit_done(commit, status);
 }
 
-static void commits_tell(
-	struct volume *volume, struct volume_commit *commits, int status, uint64_t lsn)
+static void commits_tell(struct volume *volume, struct volume_commit *commits)
 {
 	while (commits) {
 		struct volume_commit *commit = commits;
 
 		commits = commit->next;
-		commit->lsn = lsn;
-		if (status || commit->only_applied) {
-			commit_done(commit, status);
+		if (commit->status || commit->only_applied) {
+			commit_done(commit, commit->status);
 			continue;
 		}
 		commit->wait.done = commit_durable;
-		pool_when_durable(volume->pool, lsn, &commit->wait);
+		pool_when_durable(volume->pool, commit->lsn, &commit->wait);
 	}
 }
 
@@ -350,12 +351,28 @@ static void slot_again(struct slot *slot)
 	commit_queue(file);
 }
 
+/* What each of those who wait is told; under the file's lock. */
+static void slot_judge(struct slot *slot)
+{
+	struct volume_file *file = slot->file;
+	bool untold = file->untold;
+
+	for (struct volume_commit *commit = slot->commits; commit; commit = commit->next) {
+		bool asked_after = commit->losses == file->losses;
+
+		commit->status = untold || !asked_after ? -EIO : slot->status;
+		commit->lsn = file->lsn ? file->lsn : atomic_load(&file->volume->lsn);
+		if (asked_after)
+			file->untold = false;
+	}
+}
+
 static void slot_end(struct slot *slot)
 {
 	struct volume_file *file = slot->file;
 	struct volume *volume = file->volume;
 	int status = slot->status;
-	uint64_t lsn;
+	bool again = slot->again && !status;
 
 	pthread_mutex_lock(&file->lock);
 	if (status && !file->active && file->committing) {
@@ -365,16 +382,13 @@ static void slot_end(struct slot *slot)
 		file->active->limit = UINT64_MAX;
 		atomic_store(&file->since, engine_clock(volume->engine));
 	}
-	if (file->error && slot->commits) {
-		status = file->error;
-		file->error = 0;
-	}
-	lsn = file->lsn ? file->lsn : atomic_load(&volume->lsn);
+	if (!again)
+		slot_judge(slot);
 	pthread_mutex_unlock(&file->lock);
-	if (!status && slot->again)
+	if (again)
 		slot_again(slot);
 	else
-		commits_tell(volume, slot->commits, status, lsn);
+		commits_tell(volume, slot->commits);
 	file_mark_clean(file);
 	volume_file_put(file);
 }
@@ -421,11 +435,19 @@ void commit_kick(struct volume *volume)
 
 /* --- the calls -------------------------------------------------------------------------------- */
 
-static void submit(struct volume_file *file, struct volume_commit *commit)
+void commit_begin(struct volume_file *file, struct volume_commit *commit)
+{
+	pthread_mutex_lock(&file->lock);
+	commit->losses = file->losses;
+	pthread_mutex_unlock(&file->lock);
+	commit->file = file;
+	commit->only_applied = false;
+}
+
+void commit_submit(struct volume_file *file, struct volume_commit *commit)
 {
 	struct volume *volume = file->volume;
 
-	commit->file = file;
 	file_ref(file);
 	pthread_mutex_lock(&volume->work_lock);
 	commit->next = file->commits;
@@ -438,8 +460,8 @@ static void submit(struct volume_file *file, struct volume_commit *commit)
 
 void volume_commit(struct volume_file *file, struct volume_commit *commit)
 {
-	commit->only_applied = false;
-	submit(file, commit);
+	commit_begin(file, commit);
+	commit_submit(file, commit);
 }
 
 static void wake(struct volume_commit *commit, int status)
@@ -451,11 +473,13 @@ static void wake(struct volume_commit *commit, int status)
 int volume_commit_wait(struct volume_file *file)
 {
 	struct event event;
-	struct volume_commit commit = {.done = wake, .data = &event, .only_applied = true};
+	struct volume_commit commit = {.done = wake, .data = &event};
 	int r;
 
 	event_init(&event, file->volume->engine);
-	submit(file, &commit);
+	commit_begin(file, &commit);
+	commit.only_applied = true;
+	commit_submit(file, &commit);
 	r = event_wait(&event);
 	return r ? r : pool_sync(file->volume->pool, commit.lsn);
 }

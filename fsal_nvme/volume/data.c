@@ -333,7 +333,7 @@ static int write_check(const struct volume_file *file, uint64_t offset, const st
 	return iov_length(iov, iov_count) < length ? -EINVAL : 0;
 }
 
-int volume_write(struct volume_file *file, uint64_t offset, const struct iovec *iov,
+static int write_all(struct volume_file *file, uint64_t offset, const struct iovec *iov,
 	unsigned iov_count, size_t length)
 {
 	struct writing w = {
@@ -358,4 +358,25 @@ int volume_write(struct volume_file *file, uint64_t offset, const struct iovec *
 		return keep_bounds(file);
 	file_mark_clean(file);
 	return r;
+}
+
+int volume_write_with(struct volume_file *file, uint64_t offset, const struct iovec *iov,
+	unsigned iov_count, size_t length, const struct volume_write_options *options)
+{
+	int r;
+
+	if (options->commit)
+		commit_begin(file, options->commit);
+	r = write_all(file, offset, iov, iov_count, length);
+	if (!r && options->commit)
+		commit_submit(file, options->commit);
+	return r;
+}
+
+int volume_write(struct volume_file *file, uint64_t offset, const struct iovec *iov,
+	unsigned iov_count, size_t length)
+{
+	const struct volume_write_options plain = {NULL};
+
+	return volume_write_with(file, offset, iov, iov_count, length, &plain);
 }

@@ -207,7 +207,8 @@ struct volume_file {
 	uint64_t sequence; /* grows when what a writer may have looked at changes */
 	uint64_t change; /* the last that was shown or committed */
 	uint64_t lsn; /* of the last commit; 0: not known */
-	int error; /* writes were lost, not told yet */
+	uint64_t losses; /* how often writes were lost */
+	bool untold; /* nobody who asked after the last time was told */
 	struct overlay *active, *committing;
 
 	struct lane_user lane;
@@ -344,6 +345,9 @@ int data_stage(struct volume *volume, struct lane_user *lane, struct overlay *ov
 	uint64_t offset, const struct iovec *iov, unsigned iov_count, size_t length, bool packed);
 /* --- commit.c -------------------------------------------------------------------------------- */
 
+/* The two halves of volume_commit(): what is lost after the first one is this commit's to tell. */
+void commit_begin(struct volume_file *file, struct volume_commit *commit);
+void commit_submit(struct volume_file *file, struct volume_commit *commit);
 /* Puts the file into the queue, without anybody waiting for it. */
 void commit_queue(struct volume_file *file);
 /* Has the queue worked on: by the thread, or here. */

@@ -238,6 +238,15 @@ void volume_file_close(struct volume_file *file);
 int volume_write(struct volume_file *file, uint64_t offset, const struct iovec *iov,
 	unsigned iov_count, size_t length);
 
+/* What a write may be besides; zeros: nothing of it. */
+struct volume_write_options {
+	/* It is to be durable: as volume_commit() of this, which covers the write even when that is
+	 * lost before the call returns. An error of the write: done() does not run. */
+	struct volume_commit *commit;
+};
+int volume_write_with(struct volume_file *file, uint64_t offset, const struct iovec *iov,
+	unsigned iov_count, size_t length, const struct volume_write_options *options);
+
 /*
  * A read, owned by the caller with its iovecs and memory until done(), which runs once, on an
  * engine thread or before volume_read() returns. May be called from an engine thread. result: 0,
@@ -270,8 +279,9 @@ int volume_read_wait(struct volume_file *file, uint64_t offset, void *buffer, si
 /*
  * Makes all writes to the file that have returned durable; group-committed with others. Owned by
  * the caller until done(), which runs once, on a thread of the volume or of the engine, or before
- * volume_commit() returns. status: 0; -EIO when writes since the last commit were lost (told once,
- * and volume_losses() has changed); -ENOSPC, -ENOMEM: nothing is lost, commit again.
+ * volume_commit() returns. status: 0; -EIO when writes to the file were lost since it was called,
+ * or before and nobody who asked since was told (and volume_losses() has changed); -ENOSPC,
+ * -ENOMEM: nothing is lost, commit again.
  */
 struct volume_commit {
 	void (*done)(struct volume_commit *commit, int status);
@@ -279,6 +289,8 @@ struct volume_commit {
 	/* the layer's own */
 	struct volume_file *file;
 	struct volume_commit *next;
+	uint64_t losses; /* of the file, when it was begun */
+	int status;
 	bool only_applied; /* done() need not wait until it is durable: `lsn` tells when */
 	uint64_t lsn;
 	struct durable_wait wait;

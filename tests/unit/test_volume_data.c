@@ -315,6 +315,85 @@ static void shows_no_change_attribute_again_after_a_loss(void **state)
 	volume_file_put(file);
 }
 
+/* --- a loss while others wait ------------------------------------------------------------------
+ */
+
+/* A stable write and a commit that are asked for while an earlier commit is settled, which fails.
+ */
+static struct late {
+	struct volume_file *file;
+	struct volume_commit write, commit;
+	uint64_t losses; /* when they were asked for */
+	int written, told[2];
+} late;
+
+static void write_told(struct volume_commit *commit, int status)
+{
+	late.told[0] = status;
+}
+
+static void commit_told(struct volume_commit *commit, int status)
+{
+	late.told[1] = status;
+}
+
+/* Called in the middle of the settling: it waits for the devices, as this read does. */
+static void ask_late(struct volume_read *read)
+{
+	const struct volume_write_options stable = {.commit = &late.write};
+	static uint8_t bytes[5000];
+	const struct iovec iov = {bytes, sizeof(bytes)};
+
+	late.losses = volume_losses(fixture.volume);
+	late.write.done = write_told;
+	late.commit.done = commit_told;
+	late.written = volume_write_with(late.file, 200 * KIB, &iov, 1, sizeof(bytes), &stable);
+	volume_commit(late.file, &late.commit);
+}
+
+static void tells_of_a_loss_all_who_were_waiting(void **state)
+{
+	struct volume_file *other = make_file("other"), *file = make_file("a");
+	static uint8_t buffer[4096];
+	const struct iovec iov = {buffer, sizeof(buffer)};
+	struct volume_read read = {
+		.iov = &iov, .iov_count = 1, .length = sizeof(buffer), .done = ask_late};
+
+	late = (struct late){.file = file, .written = 1, .told = {1, 1}};
+	assert_int_equal(write_seeded(other, 0, 256 * KIB, 1), 0);
+	must_sync(&fixture);
+	assert_int_equal(write_seeded(file, 0, 100 * KIB, 2), 0);
+	fail_writes(-EIO);
+	volume_read(other, &read);
+	assert_int_equal(volume_commit_wait(file), -EIO);
+	assert_int_equal(late.losses, 0);
+	assert_int_equal(volume_losses(fixture.volume), 1);
+	assert_int_equal(late.written, 0);
+	assert_int_equal(late.told[0], -EIO);
+	assert_int_equal(late.told[1], -EIO);
+	assert_int_equal(size_of(fixture.volume, volume_file_ino(file)), 0);
+	volume_file_put(other);
+	volume_file_put(file);
+	fail_writes(0);
+	volume_fixture_crash(&fixture, SIM_LOSE_ALL);
+}
+
+/* What was lost before anybody asked. */
+static void tells_of_a_loss_the_first_who_asks_later(void **state)
+{
+	struct volume_file *file = make_file("a");
+
+	assert_int_equal(write_seeded(file, 0, 100 * KIB, 2), 0);
+	fail_writes(-EIO);
+	engine_sleep(fixture.pool_fixture.engine, 6000000000ull);
+	volume_maintain(fixture.volume);
+	assert_int_equal(volume_losses(fixture.volume), 1);
+	assert_int_equal(volume_commit_wait(file), -EIO);
+	volume_file_put(file);
+	fail_writes(0);
+	volume_fixture_crash(&fixture, SIM_LOSE_ALL);
+}
+
 /* --- deletion --------------------------------------------------------------------------------- */
 
 static void gives_space_back_at_the_last_close(void **state)
@@ -575,6 +654,8 @@ int main(void)
 		TEST(keeps_times_in_order),
 		TEST(shows_no_change_attribute_again_after_a_crash),
 		TEST(shows_no_change_attribute_again_after_a_loss),
+		TEST(tells_of_a_loss_all_who_were_waiting),
+		TEST(tells_of_a_loss_the_first_who_asks_later),
 		TEST(gives_space_back_at_the_last_close),
 		TEST(gives_orphans_back_after_a_crash),
 		TEST(deletes_a_file_that_is_being_written),
