@@ -7,9 +7,9 @@ import pytest
 
 from harness.wire import (
     ACCESS, ANONYMOUS, BADHANDLE, BLOCK, BOTH, CHANGE, CHARACTER, EXIST, FIFO, FILE_SYNC, GETFH,
-    GROUP, INVAL, LOCKED, MODE, NOENT, NOTSUPP, NUMLINKS, OK, PERM, READ, ROFS, SAVEFH,
-    SHARE_DENIED, SIZE, SOCKET, STALE, UNSTABLE, WRITE, Session, close, commit, cutting, exclusive,
-    getattr_, guarded, link, lookup, mkdir, mknod, opaque, open_, putfh, read, read_plus, remove,
+    GROUP, INVAL, LOCKED, MODE, NOENT, NOTSUPP, NUMLINKS, OK, OPENMODE, PERM, READ, ROFS, SAVEFH,
+    SHARE_DENIED, SIZE, SOCKET, STALE, UNSTABLE, WRITE, Session, close, commit, cutting, downgrade,
+    exclusive, getattr_, guarded, link, lookup, mkdir, mknod, opaque, open_, putfh, read, read_plus, remove,
     rename, setattr_, u32, u64, unchecked, write)
 
 pytestmark = pytest.mark.millrace
@@ -115,6 +115,31 @@ def test_share_reservations(connect, volume):
     assert session.status(putfh(file), read(ANONYMOUS, 0, 9)) == LOCKED
     session.compound(putfh(file), close(mine))
     assert session.compound(putfh(file), read(ANONYMOUS, 0, 9)) == (True, b'yes')
+
+
+def test_what_a_downgrade_gives_up_is_gone(connect, volume):
+    mine, theirs = connect(), connect()
+    here = putfh(mine.root(volume))
+    mine.compound(here, open_(b'o', 'file', READ, how=unchecked()))
+    both = mine.compound(here, open_(b'o', 'file', WRITE))
+    file = mine.compound(here, lookup('file'), GETFH)
+    assert mine.status(putfh(file), write(both, 0, b'bytes')) == OK
+    left = mine.compound(putfh(file), downgrade(both, READ))
+    theirs.compound(here, open_(b'p', 'file', READ, WRITE))
+    assert mine.status(putfh(file), write(left, 0, b'lost')) == OPENMODE
+    assert mine.status(putfh(file), setattr_(SIZE, u64(0), left)) == OPENMODE
+    assert mine.compound(putfh(file), read(left, 0, 10)) == (True, b'bytes')
+    assert mine.status(putfh(file), downgrade(left, WRITE)) == INVAL
+
+
+def test_a_downgrade_needs_no_permission(connect, volume):
+    owner, root = connect(uid=1000), connect()
+    here = putfh(root.root(volume))
+    owner.compound(here, open_(b'o', 'file', READ, how=unchecked()))
+    both = owner.compound(here, open_(b'o', 'file', BOTH))
+    file = owner.compound(here, lookup('file'), GETFH)
+    root.compound(putfh(file), setattr_(MODE, u32(0)))
+    assert owner.status(putfh(file), downgrade(both, READ)) == OK
 
 
 @pytest.mark.parametrize('name', ('file', 'another name'))

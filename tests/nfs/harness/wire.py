@@ -9,7 +9,7 @@ import time
 
 OK, PERM, NOENT, IO, ACCESS, EXIST, INVAL, ROFS = 0, 1, 2, 5, 13, 17, 22, 30
 STALE, BADHANDLE, NOTSUPP, DELAY, LOCKED, SHARE_DENIED = 70, 10001, 10004, 10008, 10012, 10015
-GRACE, SEQ_MISORDERED = 10013, 10063
+GRACE, OPENMODE, SEQ_MISORDERED = 10013, 10038, 10063
 READ, WRITE, BOTH = 1, 2, 3
 UNSTABLE, FILE_SYNC = 0, 2
 ANONYMOUS = bytes(16)
@@ -156,6 +156,10 @@ def guarded(mode=0o644):
 
 def exclusive(verifier, mode=0o644):
     return u32(3) + verifier + bitmap(MODE) + opaque(u32(mode))
+
+
+def downgrade(stateid, access, deny=0):
+    return 21, stateid + u32(0, access, deny), lambda r: r.fixed(16)
 
 
 def close(stateid):
