@@ -38,6 +38,17 @@ void hold_until_durable(uint64_t lsn)
 	pool_when_durable(nvme.pool, lsn, &hold->wait);
 }
 
+void hold_names_told(void)
+{
+	struct fsal_export *export = op_ctx->fsal_export;
+
+	if (export && export->sub_export)
+		export = export->sub_export;
+	if (export && export->fsal == &nvme.fsal &&
+		!volume_is_read_only(export_of(export)->served->volume))
+		hold_until_durable(pool_lsn(nvme.pool));
+}
+
 static void committed(struct volume_commit *commit, int status)
 {
 	hold_end(container_of(commit, struct hold, commit), status);

@@ -12,7 +12,9 @@
  * open state refers to it. Requests under way hold their object and their export.
  *
  * What is durable when. An operation that changes names or attributes is done in memory and takes a
- * hold on the reply (hold.c), as do COMMIT and stable WRITE: no worker waits for the journal.
+ * hold on the reply (hold.c), as do COMMIT and stable WRITE: no worker waits for the journal. One
+ * on names that fails, or finds that there is nothing to do, takes one on all that was changed
+ * before: who asks takes for done what it answers.
  */
 #ifndef MILLRACE_EXPORT_INTERNAL_H
 #define MILLRACE_EXPORT_INTERNAL_H
@@ -226,6 +228,9 @@ fsal_status_t share_move(struct handle *handle, fsal_openflags_t *has, fsal_open
 
 /* The reply of this request leaves when `lsn` is durable; 0: at once. */
 void hold_until_durable(uint64_t lsn);
+/* An operation on names that changed nothing: the reply leaves when all that it may have seen is
+ * durable. */
+void hold_names_told(void);
 /* The reply leaves when all writes to the file that have returned are durable. */
 void hold_until_committed(struct volume_file *file);
 /* A write whose reply leaves when it is durable. An error: nothing was written, it leaves at once.

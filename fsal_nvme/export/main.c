@@ -178,6 +178,7 @@ static int shutdown_(bool drained)
 static struct server_module_ops server_ops = {
 	.exports = exports_add_all,
 	.serving = serving,
+	.names_told = hold_names_told,
 	.shutdown = shutdown_,
 };
 

@@ -206,6 +206,9 @@ void txn_abort(struct txn *txn);
  * were given to became durable or not. From (epoch, LSN). Any thread. */
 uint64_t pool_change(struct pool *pool);
 
+/* The last LSN that was given out: no change that can be seen has a later one. */
+uint64_t pool_lsn(struct pool *pool);
+
 /* Told when an LSN is durable: status 0, or the pool's failure. Embedded by the caller and left
  * alone until `done`, which runs on an engine thread or before pool_when_durable() returns. */
 struct durable_wait {

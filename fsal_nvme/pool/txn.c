@@ -114,6 +114,11 @@ uint64_t pool_change(struct pool *pool)
 	return atomic_fetch_add(change, 1) + 1;
 }
 
+uint64_t pool_lsn(struct pool *pool)
+{
+	return journal_lsn(pool);
+}
+
 static int begin_sides(struct txn *txn, struct env *env)
 {
 	int rc = env ? side_begin(&txn->volume, env) : side_begin(&txn->own, txn->pool->env);

@@ -20,9 +20,9 @@ from harness.mounted import Mounted
 from harness.remote import CommandFailed
 from harness.rpc import answers_null
 from harness.wire import (
-    ANONYMOUS, DELAY, FILE_SYNC, GETFH, IO, MODE, NOENT, OK, ROFS, SAVEFH, Call, Connection,
-    Refused, Session, commit, getattr_, lookup, mkdir, open_, putfh, read, remove, rename, replies,
-    setattr_, u32, unchecked, write)
+    ANONYMOUS, DELAY, EXIST, FILE_SYNC, GETFH, IO, MODE, NOENT, OK, ROFS, SAVEFH, Call, Connection,
+    Refused, Session, commit, exclusive, getattr_, guarded, lookup, mkdir, open_, putfh, read,
+    remove, rename, replies, setattr_, u32, unchecked, write)
 
 pytestmark = pytest.mark.millrace
 
@@ -255,6 +255,44 @@ def answer(call):
             return None
 
     return wait_until(once, 60, 'the reply')
+
+
+# What an operation on names says of another client's work that is not durable: the request by which
+# the other does it, and those that find it done.
+TOLD = {
+    'mkdir': (lambda: mkdir('new'), lambda: [mkdir('new'), open_(b'b', 'new', how=guarded())]),
+    'create': (lambda: open_(b'a', 'new', how=exclusive(b'verifier')),
+               lambda: [open_(b'b', 'new', how=exclusive(b'verifier')),
+                        open_(b'b', 'new', how=exclusive(b'another!')),
+                        open_(b'b', 'new', how=guarded()), open_(b'b', 'new', how=unchecked()),
+                        rename('none', 'new')]),
+    'remove': (lambda: remove('old'), lambda: [remove('old'), rename('old', 'other')]),
+}
+
+
+@pytest.mark.parametrize('work', TOLD)
+def test_what_is_told_of_anothers_work_is_durable(site, disk, work):
+    """Whether ganesha's cache knows of it or not; a look at it waits for nothing."""
+    maker, other, looker = Session(site), Session(site), Session(site)
+    root = maker.root(SHARE)
+    maker.create(root, 'old')
+    done, found = TOLD[work]
+    with disk.frozen():
+        calls = [Call(maker, 0, putfh(root), done()).send()]
+        wait_until(lambda: looker.status(putfh(root), lookup('old' if work == 'remove' else 'new'))
+                   == (NOENT if work == 'remove' else OK), 60, 'it is done')
+        calls += [Call(other, n, putfh(root), SAVEFH, putfh(root), operation).send()
+                  for n, operation in enumerate(found())]
+        probe = Connection(site.server)
+        wait_until(lambda: all(call.is_under_way(probe) for call in calls), 60,
+                   'the server has begun every request')
+        assert looker.status(putfh(root), lookup('none')) == NOENT
+        assert maker.connection.quiet() and other.connection.quiet()
+        probe.close()
+    assert calls[0].status(*replies(calls[:1])) == OK
+    told = [call.status(record) for call, record in zip(calls[1:], replies(calls[1:]))]
+    assert told == {'mkdir': [EXIST, EXIST], 'create': [OK, EXIST, EXIST, OK, NOENT],
+                    'remove': [NOENT, NOENT]}[work]
 
 
 def test_kill9_while_replies_are_held(site, disk):
