@@ -3,6 +3,7 @@
 #include "export/internal.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <string.h>
 
 /* --- objects by path and by handle --------------------------------------------------------- */
@@ -102,12 +103,72 @@ static void get_write_verifier(struct fsal_export *export, struct gsh_buffdesc *
 	memcpy(out->addr, verifier, MIN(out->len, sizeof(verifier)));
 }
 
+/* --- what ganesha's cache is to forget ----------------------------------------------------- */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct nvme_export *first; /* lock; not those that are being taken away */
+
+static void announce(struct nvme_export *self)
+{
+	PTHREAD_MUTEX_lock(&lock);
+	self->next = first;
+	first = self;
+	PTHREAD_MUTEX_unlock(&lock);
+}
+
+static void withdraw(struct fsal_export *export)
+{
+	struct nvme_export **at = &first;
+
+	PTHREAD_MUTEX_lock(&lock);
+	while (*at && *at != export_of(export))
+		at = &(*at)->next;
+	if (*at)
+		*at = (*at)->next;
+	PTHREAD_MUTEX_unlock(&lock);
+}
+
+/* Where the volume's objects are in the cache, with a reference to ganesha's export; NULL: it has
+ * none. */
+static const struct fsal_up_vector *up_vector(const struct volume *volume)
+{
+	const struct fsal_up_vector *up = NULL;
+
+	PTHREAD_MUTEX_lock(&lock);
+	for (struct nvme_export *at = first; at && !up; at = at->next) {
+		if (at->served->volume == volume && at->export.up_ops->up_ready)
+			up = at->export.up_ops;
+	}
+	if (up)
+		get_gsh_export_ref(up->up_gsh_export);
+	PTHREAD_MUTEX_unlock(&lock);
+	return up;
+}
+
+/* In a thread of the volume's, or in one that waits for it: the cache takes no lock for it that is
+ * held over calls of ours. */
+void export_moved(struct volume *volume, uint64_t ino)
+{
+	const struct fsal_up_vector *up = up_vector(volume);
+	uint8_t wire[VOLUME_HANDLE_SIZE];
+	struct gsh_buffdesc key = {wire, sizeof(wire)};
+	struct req_op_context context;
+
+	if (!up)
+		return;
+	volume_handle_make(volume, ino, wire);
+	init_op_context_simple(&context, up->up_gsh_export, up->up_fsal_export);
+	(void)up->invalidate(up, &key, FSAL_UP_INVALIDATE_ATTRS);
+	release_op_context();
+}
+
 /* --- life ---------------------------------------------------------------------------------- */
 
 static void release(struct fsal_export *export)
 {
 	struct nvme_export *self = export_of(export);
 
+	withdraw(export);
 	fsal_detach_export(export->fsal, &export->exports);
 	free_export_ops(export);
 	served_put(self->served);
@@ -120,6 +181,7 @@ static void export_ops(struct nvme_export *self)
 
 	self->supports = ops->fs_supports;
 	ops->release = release;
+	ops->prepare_unexport = withdraw;
 	ops->lookup_path = lookup_path;
 	ops->wire_to_host = wire_to_host;
 	ops->host_to_key = host_to_key;
@@ -186,5 +248,6 @@ fsal_status_t export_create(struct fsal_module *module, void *node, struct confi
 	self->export.fsal = module;
 	self->export.up_ops = up;
 	op_ctx->fsal_export = &self->export;
+	announce(self);
 	return status_out(0);
 }

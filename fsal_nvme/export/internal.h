@@ -125,12 +125,16 @@ struct nvme_export {
 	struct fsal_export export;
 	struct served *served;
 	bool (*supports)(struct fsal_export *, fsal_fsinfo_options_t); /* ganesha's default */
+	struct nvme_export *next; /* of those that ganesha has use for */
 };
 
 static inline struct nvme_export *export_of(struct fsal_export *export)
 {
 	return container_of(export, struct nvme_export, export);
 }
+
+/* Ganesha's cache forgets the attributes of a file: volumes_options.moved. */
+void export_moved(struct volume *volume, uint64_t ino);
 
 fsal_status_t export_create(struct fsal_module *module, void *node, struct config_error_type *err,
 	const struct fsal_up_vector *up);

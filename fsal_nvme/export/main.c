@@ -260,6 +260,7 @@ static int open_pool(struct error *error)
 static int open_storage(struct error *error)
 {
 	const struct engine_options options = {.buffer_memory = nvme.options.buffer_memory};
+	const struct volumes_options volumes = {.moved = export_moved};
 	const struct rlimit all = {RLIM_INFINITY, RLIM_INFINITY};
 	int r = host_lock(
 		nvme.options.run_dir, nvme.options.pool, LOCK_SECONDS, &nvme.lock_fd, error);
@@ -271,7 +272,7 @@ static int open_storage(struct error *error)
 	if (!r)
 		r = open_pool(error);
 	if (!r)
-		r = volumes_create(nvme.pool, NULL, &nvme.volumes);
+		r = volumes_create(nvme.pool, &volumes, &nvme.volumes);
 	return r;
 }
 

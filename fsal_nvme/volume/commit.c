@@ -31,6 +31,7 @@ struct slot {
 	bool touched; /* has rows in the transaction under way */
 	bool complete; /* and all of them */
 	bool done;
+	bool moved; /* what is shown of the file may be something else now */
 	int status;
 	struct progress progress;
 };
@@ -147,7 +148,7 @@ static void slot_lose(struct slot *slot)
 		txn_abort(view);
 	}
 	pthread_mutex_unlock(&file->lock);
-	slot->done = true;
+	slot->done = slot->moved = true;
 }
 
 /* The committing overlay, whose extents stay as they are until it is applied. */
@@ -234,6 +235,7 @@ static void slot_committed(struct slot *slot, uint64_t lsn)
 	}
 	pthread_mutex_unlock(&file->lock);
 	slot->done = slot->complete;
+	slot->moved = true;
 }
 
 /* Fills one transaction with files; *last: the one that failed. */
@@ -385,6 +387,8 @@ static void slot_end(struct slot *slot)
 	if (!again)
 		slot_judge(slot);
 	pthread_mutex_unlock(&file->lock);
+	if (slot->moved)
+		volume_moved(volume, file->ino);
 	if (again)
 		slot_again(slot);
 	else

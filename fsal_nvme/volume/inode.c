@@ -42,6 +42,16 @@ int inode_get_directory(struct volume *volume, struct txn *txn, uint64_t ino, st
 	return inode->type == VOLUME_DIRECTORY ? 0 : -ENOTDIR;
 }
 
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+static uint64_t whole_blocks(uint64_t bytes)
+{
+	return (bytes + BLOCK_SIZE - 1) / BLOCK_SIZE * BLOCK_SIZE;
+}
+
 void inode_show(const struct inode *inode, struct volume_attributes *attributes)
 {
 	*attributes = (struct volume_attributes){
@@ -53,7 +63,7 @@ void inode_show(const struct inode *inode, struct volume_attributes *attributes)
 		.nlink = inode->nlink,
 		.rdev = inode->rdev,
 		.size = inode->size,
-		.used = (inode->bytes + BLOCK_SIZE - 1) / BLOCK_SIZE * BLOCK_SIZE,
+		.used = whole_blocks(least(inode->bytes, least(inode->size, inode->trim))),
 		.atime = inode->atime,
 		.mtime = inode->mtime,
 		.ctime = inode->ctime,
@@ -76,20 +86,40 @@ static void show_pending(const struct overlay *overlay, struct volume_attributes
 		attributes->ctime = overlay->time;
 }
 
-/* Pending extents count as used where they may be new: what they replace is not looked for. */
+/* Of its pieces that are not cut off. What they replace is not looked for. */
 static uint64_t pending_bytes(const struct overlay *overlay)
 {
 	uint64_t bytes = 0;
 
-	for (unsigned i = 0; overlay && i < overlay->count; i++)
-		bytes += overlay->extents[i].length;
+	for (unsigned i = 0; overlay && i < overlay->count; i++) {
+		uint64_t at = overlay->at[i];
+
+		if (at < overlay->limit)
+			bytes += least(overlay->extents[i].length, overlay->limit - at);
+	}
 	return bytes;
+}
+
+/* As a commit and a trim will leave it: nothing behind `trim`, and of a small file the newest
+ * bytes alone. A file whose first pieces are pending has them instead of its inline bytes. */
+static uint64_t file_bytes(const struct volume_file *file, const struct inode *inode)
+{
+	const struct overlay *small = file->active;
+	uint64_t bytes = 0;
+
+	if (!small || !small->bytes)
+		small = file->committing;
+	if (!file->extents)
+		return small && small->bytes ? overlay_length(small) : inode->bytes;
+	if (inode->extents)
+		bytes = least(inode->bytes, inode->trim);
+	return bytes + pending_bytes(file->committing) + pending_bytes(file->active);
 }
 
 void file_show(const struct volume_file *file, const struct inode *inode,
 	struct volume_attributes *attributes)
 {
-	uint64_t used;
+	uint64_t bytes;
 
 	inode_show(inode, attributes);
 	if (!file)
@@ -98,10 +128,8 @@ void file_show(const struct volume_file *file, const struct inode *inode,
 	show_pending(file->active, attributes);
 	if (file->change > attributes->change)
 		attributes->change = file->change;
-	used = inode->bytes + pending_bytes(file->committing) + pending_bytes(file->active);
-	if (used > attributes->size && inode->bytes <= attributes->size)
-		used = attributes->size;
-	attributes->used = (used + BLOCK_SIZE - 1) / BLOCK_SIZE * BLOCK_SIZE;
+	bytes = file_bytes(file, inode);
+	attributes->used = whole_blocks(least(bytes, attributes->size));
 }
 
 int inode_load(struct volume *volume, uint64_t ino, struct inode *inode)

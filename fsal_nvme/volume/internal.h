@@ -102,6 +102,8 @@ int volume_format(struct volume *volume);
 /* Goes on with deletions of volumes that a crash cut short. */
 int volumes_resume(struct volumes *volumes);
 bool volume_may_change(const struct volume *volume);
+/* See struct volumes_options. No lock but batch_lock and sync_lock is held. */
+void volume_moved(struct volume *volume, uint64_t ino);
 /* An ingest and the sealing have a volume to themselves: what is sealed in the middle of an ingest
  * lacks the rest of it for good. -EBUSY when another one is under way. `what` stays valid. */
 int volume_turn_begin(struct volume *volume, const char *what, struct error *error);

@@ -100,6 +100,8 @@ static int trim_file_step(struct volume *volume, uint64_t ino)
 		r = mark_delete(&change, ROW_TRIM, ino);
 	}
 	r = change_finish(&change, r, NULL);
+	if (!r && step)
+		volume_moved(volume, ino);
 	return r ? r : step;
 }
 

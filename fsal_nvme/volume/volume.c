@@ -35,6 +35,12 @@ static struct volumes_options fill_in(const struct volumes_options *options)
 	return filled;
 }
 
+void volume_moved(struct volume *volume, uint64_t ino)
+{
+	if (volume->volumes->options.moved)
+		volume->volumes->options.moved(volume, ino);
+}
+
 int volumes_create(
 	struct pool *pool, const struct volumes_options *options, struct volumes **volumes)
 {

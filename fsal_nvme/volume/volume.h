@@ -52,6 +52,10 @@ struct volumes_options {
 	size_t pending_memory; /* bytes of all pending extents of a volume until then [16 MiB] */
 	uint64_t stream_bytes; /* of a file before it writes to a stream of its own [512 KiB] */
 	unsigned spare_streams; /* kept open per volume for the next big file [4] */
+	/* Attributes of a file may differ from what was shown last, though no call changed them:
+	 * pending writes became rows, or were lost, or what a truncate left was given back. From
+	 * any thread but the engine's, which must not wait for a volume in it [none]. */
+	void (*moved)(struct volume *volume, uint64_t ino);
 };
 
 /* The volumes of one pool as this process has them open: each once, however often it is opened. */
@@ -137,7 +141,9 @@ struct volume_attributes {
 	uint32_t nlink;
 	uint64_t rdev; /* major << 32 | minor */
 	uint64_t size;
-	uint64_t used; /* bytes of space, whole blocks */
+	/* Bytes of space, whole blocks. Of pending writes as if they took no place of earlier ones,
+	 * but never beyond the size: exact when they are committed. */
+	uint64_t used;
 	int64_t atime, mtime, ctime, btime; /* ns since 1970 */
 	/* Greater after each change, and no other state of the inode ever had the same: what is
 	 * lost with unstable writes is not given out again. */

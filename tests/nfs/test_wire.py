@@ -5,10 +5,11 @@ import os
 
 import pytest
 
+from harness.host import wait_until
 from harness.wire import (
     ACCESS, ANONYMOUS, BADHANDLE, BLOCK, BOTH, CHANGE, CHARACTER, EXIST, FIFO, FILE_SYNC, GETFH,
     GROUP, INVAL, LOCKED, MODE, NOENT, NOTSUPP, NUMLINKS, OK, OPENMODE, PERM, READ, ROFS, SAVEFH,
-    SHARE_DENIED, SIZE, SOCKET, STALE, UNSTABLE, WRITE, Session, close, commit, cutting, downgrade,
+    SHARE_DENIED, SIZE, SOCKET, STALE, UNSTABLE, USED, WRITE, Session, close, commit, cutting, downgrade,
     exclusive, getattr_, guarded, link, lookup, mkdir, mknod, opaque, open_, putfh, read, read_plus, remove,
     rename, setattr_, u32, u64, unchecked, write)
 
@@ -237,6 +238,30 @@ def test_the_write_verifier_changes_with_the_server(connect, volume, site):
     assert session.compound(putfh(file), write(ANONYMOUS, 0, b'x'))[2] == first
     session.kill9()
     assert session.compound(putfh(file), commit()) != first
+
+
+def test_the_space_that_a_file_uses(connect, volume):
+    """Also where the cache keeps what was shown before the bytes had their place."""
+    session = connect()
+    root = session.root(volume)
+    small, sparse = session.create(root, 'small'), session.create(root, 'sparse')
+
+    def used(file, *change):
+        return session.compound(putfh(file), *change, getattr_(USED))
+
+    assert used(small) == 0
+    assert used(small, write(ANONYMOUS, 0, b'y' * 100, FILE_SYNC)) == 4096
+    assert used(small) == 4096
+    used(sparse, setattr_(SIZE, u64(1 << 30)))
+    assert used(sparse, write(ANONYMOUS, 0, b'q' * 102400, FILE_SYNC)) == 102400
+    assert used(sparse, write(ANONYMOUS, 0, b'r' * 102400, FILE_SYNC)) >= 102400
+    assert used(sparse) == 102400
+    for n in range(700):
+        session.compound(putfh(sparse), write(ANONYMOUS, n * 16384, b'q' * 5000))
+    session.compound(putfh(sparse), commit())
+    assert used(sparse, setattr_(SIZE, u64(10))) == 4096
+    session.compound(putfh(sparse), setattr_(SIZE, u64(0)))
+    wait_until(lambda: used(sparse) == 0, 60, 'nothing is left')
 
 
 def test_read_plus_is_not_there(connect, volume):

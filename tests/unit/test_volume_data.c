@@ -8,10 +8,19 @@
 #define KIB 1024u
 
 static struct volume_fixture fixture;
+static unsigned moves; /* calls of moved() */
+
+static void moved(struct volume *volume, uint64_t ino)
+{
+	moves++;
+}
 
 static int start(void **state)
 {
-	volume_fixture_start(&fixture, DEVICE_SIZE, NULL);
+	const struct volumes_options options = {.moved = moved};
+
+	moves = 0;
+	volume_fixture_start(&fixture, DEVICE_SIZE, &options);
 	return 0;
 }
 
@@ -221,6 +230,77 @@ static void goes_on_trimming_after_a_crash(void **state)
 	volume_file_put(file);
 }
 
+/* --- space in use ----------------------------------------------------------------------------- */
+
+static uint64_t used(const struct volume_file *file)
+{
+	struct volume_attributes attributes;
+
+	assert_int_equal(volume_getattr(fixture.volume, volume_file_ino(file), &attributes), 0);
+	return attributes.used;
+}
+
+/* What was seen before may be kept: a file with bytes that seems to have none is archived so. */
+static void shows_the_space_of_a_small_file_before_its_commit(void **state)
+{
+	struct volume_file *file = make_file("a");
+
+	assert_int_equal(used(file), 0);
+	assert_int_equal(write_seeded(file, 0, 100, 1), 0);
+	assert_int_equal(used(file), 4 * KIB);
+	assert_int_equal(volume_commit_wait(file), 0);
+	assert_int_equal(used(file), 4 * KIB);
+	assert_int_equal(set_size(fixture.volume, volume_file_ino(file), 0), 0);
+	assert_int_equal(used(file), 0);
+	assert_int_equal(write_seeded(file, 1000, 100, 1), 0);
+	assert_int_equal(used(file), 4 * KIB);
+	/* From here on it is a larger one. */
+	assert_int_equal(write_seeded(file, 4 * KIB, 4 * KIB, 1), 0);
+	assert_int_equal(used(file), 8 * KIB);
+	assert_int_equal(volume_commit_wait(file), 0);
+	assert_int_equal(used(file), 8 * KIB);
+	volume_file_put(file);
+}
+
+static void shows_no_space_behind_the_end(void **state)
+{
+	struct volume_file *file = make_file("a");
+	uint64_t ino = volume_file_ino(file);
+
+	assert_int_equal(write_seeded(file, 0, 100 * KIB, 1), 0);
+	assert_int_equal(volume_commit_wait(file), 0);
+	assert_int_equal(write_seeded(file, 100 * KIB, 100 * KIB, 2), 0);
+	assert_int_equal(set_size(fixture.volume, ino, 1), 0);
+	assert_int_equal(used(file), 4 * KIB);
+	assert_int_equal(set_size(fixture.volume, ino, 1000 * KIB), 0);
+	assert_int_equal(used(file), 4 * KIB);
+	volume_file_put(file);
+}
+
+/* Where more is shown than is left in the end, the end is told. */
+static void tells_when_what_is_shown_has_moved(void **state)
+{
+	struct volume_file *file = make_file("a");
+	uint64_t ino = volume_file_ino(file);
+
+	assert_int_equal(set_size(fixture.volume, ino, 1000 * KIB), 0);
+	assert_int_equal(write_seeded(file, 0, 100 * KIB, 1), 0);
+	assert_int_equal(volume_commit_wait(file), 0);
+	assert_int_equal(moves, 1);
+	assert_int_equal(write_seeded(file, 0, 100 * KIB, 2), 0);
+	assert_int_equal(used(file), 200 * KIB);
+	assert_int_equal(moves, 1);
+	assert_int_equal(volume_commit_wait(file), 0);
+	assert_int_equal(moves, 2);
+	assert_int_equal(used(file), 100 * KIB);
+	scatter(file, 700);
+	moves = 0;
+	assert_int_equal(set_size(fixture.volume, ino, 1), 0);
+	assert_int_equal(moves, 1);
+	assert_int_equal(used(file), 4 * KIB);
+	volume_file_put(file);
+}
+
 /* --- times ------------------------------------------------------------------------------------ */
 
 static void keeps_times_in_order(void **state)
@@ -371,6 +451,7 @@ static void tells_of_a_loss_all_who_were_waiting(void **state)
 	assert_int_equal(late.written, 0);
 	assert_int_equal(late.told[0], -EIO);
 	assert_int_equal(late.told[1], -EIO);
+	assert_int_equal(moves, 2);
 	assert_int_equal(size_of(fixture.volume, volume_file_ino(file)), 0);
 	volume_file_put(other);
 	volume_file_put(file);
@@ -651,6 +732,9 @@ int main(void)
 		TEST(truncates_both_ways),
 		TEST(truncates_a_file_of_many_extents),
 		TEST(goes_on_trimming_after_a_crash),
+		TEST(shows_the_space_of_a_small_file_before_its_commit),
+		TEST(shows_no_space_behind_the_end),
+		TEST(tells_when_what_is_shown_has_moved),
 		TEST(keeps_times_in_order),
 		TEST(shows_no_change_attribute_again_after_a_crash),
 		TEST(shows_no_change_attribute_again_after_a_loss),
