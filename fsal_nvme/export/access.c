@@ -58,32 +58,9 @@ int access_new(const struct volume_attributes *parent, struct volume_new *new)
 	return inherits ? 0 : -EPERM;
 }
 
-bool mode_is_plain(uint32_t mode)
+bool drops_privileges(void)
 {
-	const uint32_t group = S_ISGID | S_IXGRP;
-
-	return !(mode & S_ISUID) && (mode & group) != group;
-}
-
-int privileges_drop(struct handle *handle)
-{
-	struct volume_set set = {.mask = VOLUME_SET_MODE};
-	struct volume_attributes now;
-	uint64_t lsn = 0;
-	int r;
-
-	if (atomic_load(&handle->plain) || is_superuser())
-		return 0;
-	r = volume_getattr(volume_of(handle), handle->ino, &now);
-	if (r)
-		return r;
-	if (!mode_is_plain(now.mode)) {
-		set.mode = now.mode & ~(uint32_t)(now.mode & S_IXGRP ? S_ISUID | S_ISGID : S_ISUID);
-		r = volume_setattr(volume_of(handle), handle->ino, &set, NULL, &lsn);
-		hold_until_durable(lsn);
-	}
-	atomic_store(&handle->plain, !r);
-	return r;
+	return !is_superuser();
 }
 
 fsal_status_t access_remove(struct handle *dir, const char *name)

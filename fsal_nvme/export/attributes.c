@@ -140,20 +140,17 @@ static fsal_status_t setattr2(
 	struct volume_set set;
 	fsal_status_t status;
 	uint64_t lsn = 0;
-	int r = 0;
+	int r;
 
 	attributes_in(in, &set);
-	if (set.mask & VOLUME_SET_MODE)
-		atomic_store(&handle->plain, false);
 	if (set.mask & VOLUME_SET_SIZE && !state) {
 		status = share_check(handle, FSAL_O_WRITE, bypass);
 		if (FSAL_IS_ERROR(status))
 			return status;
 	}
-	if (set.mask & VOLUME_SET_SIZE)
-		r = privileges_drop(handle);
-	if (!r)
-		r = volume_setattr(volume_of(handle), handle->ino, &set, NULL, &lsn);
+	if (set.mask & VOLUME_SET_SIZE && drops_privileges())
+		set.mask |= VOLUME_SET_KILL;
+	r = volume_setattr(volume_of(handle), handle->ino, &set, NULL, &lsn);
 	if (!r)
 		hold_until_durable(lsn);
 	return status_out(r);

@@ -65,7 +65,8 @@ static int state_open(struct open_state *open, struct handle *handle)
 
 static fsal_status_t truncate_file(struct handle *handle)
 {
-	const struct volume_set set = {.mask = VOLUME_SET_SIZE};
+	const struct volume_set set = {
+		.mask = VOLUME_SET_SIZE | (drops_privileges() ? VOLUME_SET_KILL : 0)};
 	fsal_status_t status = handle->obj.obj_ops->test_access(
 		&handle->obj, FSAL_MODE_MASK_SET(FSAL_W_OK), NULL, NULL, false);
 	uint64_t lsn = 0;
@@ -73,9 +74,7 @@ static fsal_status_t truncate_file(struct handle *handle)
 
 	if (FSAL_IS_ERROR(status))
 		return status;
-	r = privileges_drop(handle);
-	if (!r)
-		r = volume_setattr(volume_of(handle), handle->ino, &set, NULL, &lsn);
+	r = volume_setattr(volume_of(handle), handle->ino, &set, NULL, &lsn);
 	if (!r)
 		hold_until_durable(lsn);
 	return status_out(r);

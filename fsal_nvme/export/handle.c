@@ -16,7 +16,6 @@ struct handle *handle_new(struct fsal_export *export, struct served *served,
 	served_ref(served);
 	handle->served = served;
 	handle->ino = attributes->ino;
-	handle->plain = mode_is_plain(attributes->mode);
 	volume_handle_make(served->volume, handle->ino, handle->wire);
 	fsal_obj_handle_init(&handle->obj, export, type_out(attributes->type), false);
 	handle->obj.obj_ops = &nvme.obj_ops;

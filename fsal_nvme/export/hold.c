@@ -68,13 +68,15 @@ void hold_until_committed(struct volume_file *file)
 	volume_commit(file, &hold_for_commit()->commit);
 }
 
-int hold_until_written(struct volume_file *file, const struct fsal_io_arg *arg, size_t length)
+int hold_until_written(struct volume_file *file, const struct fsal_io_arg *arg, size_t length,
+	struct volume_write_options *options)
 {
 	struct hold *hold = hold_for_commit();
-	const struct volume_write_options options = {.commit = &hold->commit};
-	int r = volume_write_with(
-		file, arg->offset, arg->iov, (unsigned)arg->iov_count, length, &options);
+	int r;
 
+	options->commit = &hold->commit;
+	r = volume_write_with(
+		file, arg->offset, arg->iov, (unsigned)arg->iov_count, length, options);
 	if (r)
 		hold_end(hold, 0);
 	return r;

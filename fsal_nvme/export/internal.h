@@ -147,7 +147,6 @@ struct handle {
 	uint64_t ino;
 	uint8_t wire[VOLUME_HANDLE_SIZE]; /* on the wire, and the key in ganesha's cache */
 	struct volume_file *_Atomic file; /* NULL until it is needed */
-	_Atomic bool plain; /* its mode is known to give no privileges */
 };
 
 static inline struct handle *handle_of(struct fsal_obj_handle *obj)
@@ -188,13 +187,11 @@ void attribute_ops(struct fsal_obj_ops *ops);
 fsal_status_t access_directory(struct handle *dir);
 /* And may take this one away (the sticky bit). `dir` was checked. */
 fsal_status_t access_remove(struct handle *dir, const char *name);
-/* Who changes a file's content, and is not root, takes set-uid and set-gid from it. Before the
- * change. */
-int privileges_drop(struct handle *handle);
+/* Whether the caller, when he changes a file's content, takes set-uid and set-gid from it. */
+bool drops_privileges(void);
 /* Whether the caller may make such an object in a directory `parent`. -EPERM. A set-gid bit for a
  * group that is not the caller's is taken from it. */
 int access_new(const struct volume_attributes *parent, struct volume_new *new);
-bool mode_is_plain(uint32_t mode);
 
 /* --- name.c, file.c, io.c ------------------------------------------------------------------ */
 
@@ -239,7 +236,8 @@ void hold_names_told(void);
 void hold_until_committed(struct volume_file *file);
 /* A write whose reply leaves when it is durable. An error: nothing was written, it leaves at once.
  */
-int hold_until_written(struct volume_file *file, const struct fsal_io_arg *arg, size_t length);
+int hold_until_written(struct volume_file *file, const struct fsal_io_arg *arg, size_t length,
+	struct volume_write_options *options);
 
 /* --- status.c ------------------------------------------------------------------------------ */
 

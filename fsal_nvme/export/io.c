@@ -146,18 +146,18 @@ static void read2(struct fsal_obj_handle *obj, bool bypass, fsal_async_cb done,
 
 /* --- write, commit ------------------------------------------------------------------------- */
 
-static int write_file(struct handle *handle, struct fsal_io_arg *arg, size_t length)
+static int write_file(struct handle *handle, const struct fsal_io_arg *arg, size_t length)
 {
+	struct volume_write_options options = {.kill = drops_privileges()};
 	struct volume_file *file;
 	int r = handle_file(handle, &file);
 
-	if (!r && length)
-		r = privileges_drop(handle);
 	if (r)
 		return r;
 	if (arg->fsal_stable)
-		return hold_until_written(file, arg, length);
-	return volume_write(file, arg->offset, arg->iov, (unsigned)arg->iov_count, length);
+		return hold_until_written(file, arg, length, &options);
+	return volume_write_with(
+		file, arg->offset, arg->iov, (unsigned)arg->iov_count, length, &options);
 }
 
 static void write2(struct fsal_obj_handle *obj, bool bypass, fsal_async_cb done,

@@ -140,12 +140,30 @@ static int file_inline(struct volume_file *file, uint8_t *bytes, size_t *length)
 	return r;
 }
 
-static int writable(const struct volume_file *file)
+/* -EPERM: its privileges must go first. */
+static int writable(const struct volume_file *file, bool kill)
 {
 	if (!volume_may_change(file->volume))
 		return -EROFS;
-	return file->gone || (file->nameless && !file->opens) ? -ESTALE : 0;
+	if (file->gone || (file->nameless && !file->opens))
+		return -ESTALE;
+	return kill && !file->plain ? -EPERM : 0;
 }
+
+/* A write under way, with what the file looked like when it began. */
+struct writing {
+	struct volume_file *file;
+	uint64_t offset;
+	const struct iovec *iov;
+	unsigned iov_count;
+	size_t length;
+	bool kill;
+	bool extents;
+	uint64_t sequence;
+	uint8_t bytes[VOLUME_INLINE_MAX]; /* the inline data that must become a piece */
+	size_t inlined;
+	struct overlay *staged;
+};
 
 /* --- small files ----------------------------------------------------------------------------- */
 
@@ -183,37 +201,23 @@ static int write_inline_locked(
 }
 
 /* -EAGAIN: not a small file (any more). */
-static int write_inline(
-	struct volume_file *file, uint64_t offset, const struct iovec *iov, size_t length)
+static int write_inline(const struct writing *w)
 {
+	struct volume_file *file = w->file;
 	int r;
 
-	if (offset + length > VOLUME_INLINE_MAX)
+	if (w->offset + w->length > VOLUME_INLINE_MAX)
 		return -EAGAIN;
 	pthread_mutex_lock(&file->lock);
-	r = writable(file);
+	r = writable(file, w->kill);
 	if (!r)
 		r = file->extents ? -EAGAIN
-				  : write_inline_locked(file, (size_t)offset, iov, length);
+				  : write_inline_locked(file, (size_t)w->offset, w->iov, w->length);
 	pthread_mutex_unlock(&file->lock);
 	return r;
 }
 
 /* --- larger ones ------------------------------------------------------------------------------ */
-
-/* A write under way, with what the file looked like when it began. */
-struct writing {
-	struct volume_file *file;
-	uint64_t offset;
-	const struct iovec *iov;
-	unsigned iov_count;
-	size_t length;
-	bool extents;
-	uint64_t sequence;
-	uint8_t bytes[VOLUME_INLINE_MAX]; /* the inline data that must become a piece */
-	size_t inlined;
-	struct overlay *staged;
-};
 
 static int writing_look(struct writing *w)
 {
@@ -221,7 +225,7 @@ static int writing_look(struct writing *w)
 	int r;
 
 	pthread_mutex_lock(&file->lock);
-	r = writable(file);
+	r = writable(file, w->kill);
 	w->extents = file->extents;
 	w->sequence = file->sequence;
 	w->inlined = 0;
@@ -258,7 +262,7 @@ static int writing_append(struct writing *w)
 static int writing_merge_locked(struct writing *w)
 {
 	struct volume_file *file = w->file;
-	int r = writable(file);
+	int r = writable(file, w->kill);
 
 	if (r)
 		return r;
@@ -333,24 +337,28 @@ static int write_check(const struct volume_file *file, uint64_t offset, const st
 	return iov_length(iov, iov_count) < length ? -EINVAL : 0;
 }
 
-static int write_all(struct volume_file *file, uint64_t offset, const struct iovec *iov,
-	unsigned iov_count, size_t length)
+/* In a transaction of its own, before the write: none lasts without it. -EAGAIN: they are gone. */
+static int take_privileges(struct volume_file *file)
 {
-	struct writing w = {
-		.file = file,
-		.offset = offset,
-		.iov = iov,
-		.iov_count = iov_count,
-		.length = length,
-	};
-	int r = write_check(file, offset, iov, iov_count, length);
+	const struct volume_set set = {.mask = VOLUME_SET_KILL};
+	int r = volume_setattr(file->volume, file->ino, &set, NULL, NULL);
 
-	if (r || !length)
+	return r ? r : -EAGAIN;
+}
+
+static int write_all(struct writing *w)
+{
+	struct volume_file *file = w->file;
+	int r = write_check(file, w->offset, w->iov, w->iov_count, w->length);
+
+	if (r || !w->length)
 		return r;
 	do {
-		r = write_inline(file, offset, iov, length);
+		r = write_inline(w);
 		if (r == -EAGAIN)
-			r = write_extents_once(&w);
+			r = write_extents_once(w);
+		if (r == -EPERM)
+			r = take_privileges(file);
 	} while (r == -EAGAIN);
 	/* One that failed may have left an overlay, empty. */
 	file_mark_dirty(file);
@@ -363,11 +371,19 @@ static int write_all(struct volume_file *file, uint64_t offset, const struct iov
 int volume_write_with(struct volume_file *file, uint64_t offset, const struct iovec *iov,
 	unsigned iov_count, size_t length, const struct volume_write_options *options)
 {
+	struct writing w = {
+		.file = file,
+		.offset = offset,
+		.iov = iov,
+		.iov_count = iov_count,
+		.length = length,
+		.kill = options->kill,
+	};
 	int r;
 
 	if (options->commit)
 		commit_begin(file, options->commit);
-	r = write_all(file, offset, iov, iov_count, length);
+	r = write_all(&w);
 	if (!r && options->commit)
 		commit_submit(file, options->commit);
 	return r;
@@ -376,7 +392,7 @@ int volume_write_with(struct volume_file *file, uint64_t offset, const struct io
 int volume_write(struct volume_file *file, uint64_t offset, const struct iovec *iov,
 	unsigned iov_count, size_t length)
 {
-	const struct volume_write_options plain = {NULL};
+	const struct volume_write_options none = {.commit = NULL};
 
-	return volume_write_with(file, offset, iov, iov_count, length, &plain);
+	return volume_write_with(file, offset, iov, iov_count, length, &none);
 }

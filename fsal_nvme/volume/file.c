@@ -88,6 +88,7 @@ static struct volume_file *file_new(struct volume *volume, const struct inode *i
 	file->ino = inode->ino;
 	file->type = inode->type;
 	file->extents = inode->extents;
+	file->plain = mode_is_plain(inode->mode);
 	file->change = inode->change;
 	file->nameless = inode->nlink == 0;
 	file->refs = 1;

@@ -3,6 +3,7 @@
 #include "volume/internal.h"
 
 #include <errno.h>
+#include <sys/stat.h>
 
 #include "common/log.h"
 
@@ -161,6 +162,13 @@ int volume_getattr(struct volume *volume, uint64_t ino, struct volume_attributes
 	return r;
 }
 
+bool mode_is_plain(uint32_t mode)
+{
+	const uint32_t group = S_ISGID | S_IXGRP;
+
+	return !(mode & S_ISUID) && (mode & group) != group;
+}
+
 void inode_apply(struct inode *inode, const struct volume_set *set, int64_t now)
 {
 	unsigned mask = set->mask;
@@ -191,8 +199,13 @@ static void forget_times(struct volume_file *file)
 /* The attributes of an inode held by `change`, into its row. */
 static int set_rows(struct change *change, struct inode *inode, const struct volume_set *set)
 {
+	bool kill = set->mask & VOLUME_SET_KILL && !mode_is_plain(inode->mode);
 	int r = 0;
 
+	if (set->mask == VOLUME_SET_KILL && !kill)
+		return 0;
+	if (kill)
+		inode->mode &= ~(uint32_t)(inode->mode & S_IXGRP ? S_ISUID | S_ISGID : S_ISUID);
 	if (set->mask & VOLUME_SET_SIZE) {
 		r = truncate_inode(change, inode, set->size);
 		inode->mtime = change->now;
@@ -221,6 +234,15 @@ static void set_file(
 		forget_times(file);
 	if (set->mask & VOLUME_SET_SIZE)
 		truncate_file(file, inode, set->size);
+	file->plain = mode_is_plain(inode->mode);
+}
+
+/* Whether the file must be in memory from before the change of its row on, so that nobody loads
+ * what the row was and keeps it. */
+static bool set_needs_file(const struct inode *inode, const struct volume_set *set)
+{
+	return inode->type == VOLUME_FILE &&
+	       set->mask & (VOLUME_SET_SIZE | VOLUME_SET_MODE | VOLUME_SET_KILL);
 }
 
 int volume_setattr(struct volume *volume, uint64_t ino, const struct volume_set *set,
@@ -238,7 +260,7 @@ int volume_setattr(struct volume *volume, uint64_t ino, const struct volume_set 
 	if (!r)
 		r = set_check(&inode, set);
 	if (!r)
-		r = change_hold(&change, &inode, resize, &file);
+		r = change_hold(&change, &inode, set_needs_file(&inode, set), &file);
 	if (!r && file && file->gone)
 		r = -ESTALE;
 	if (!r)

@@ -206,6 +206,7 @@ struct volume_file {
 	bool nameless; /* no name is left */
 	bool gone; /* nothing is left */
 	bool extents; /* data is in extents, of the environment or of an overlay */
+	bool plain; /* of a file: its mode has nothing for VOLUME_SET_KILL */
 	uint64_t sequence; /* grows when what a writer may have looked at changes */
 	uint64_t change; /* the last that was shown or committed */
 	uint64_t lsn; /* of the last commit; 0: not known */
@@ -283,6 +284,7 @@ void file_show(const struct volume_file *file, const struct inode *inode,
 	struct volume_attributes *attributes);
 /* Mode, owner and times as `set` says, of a new or an old inode; `now` where it says so. */
 void inode_apply(struct inode *inode, const struct volume_set *set, int64_t now);
+bool mode_is_plain(uint32_t mode);
 int row_is_bad(struct volume *volume, enum row_letter letter, uint64_t ino); /* logs, -EIO */
 
 /* --- names.c, directory.c -------------------------------------------------------------------- */

@@ -162,6 +162,9 @@ enum {
 	VOLUME_SET_ATIME_NOW = 1 << 6, /* by the pool's clock */
 	VOLUME_SET_MTIME_NOW = 1 << 7,
 	VOLUME_SET_BTIME = 1 << 8,
+	/* What who is not root does to a file's content takes from its mode: set-uid, and set-gid
+	 * where the group may execute. Before VOLUME_SET_MODE. */
+	VOLUME_SET_KILL = 1 << 12,
 };
 struct volume_set {
 	unsigned mask; /* VOLUME_SET_... */
@@ -246,6 +249,7 @@ int volume_write(struct volume_file *file, uint64_t offset, const struct iovec *
 
 /* What a write may be besides; zeros: nothing of it. */
 struct volume_write_options {
+	bool kill; /* as VOLUME_SET_KILL: no byte is in a file that still has the privileges */
 	/* It is to be durable: as volume_commit() of this, which covers the write even when that is
 	 * lost before the call returns. An error of the write: done() does not run. */
 	struct volume_commit *commit;

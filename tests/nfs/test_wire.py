@@ -2,6 +2,7 @@
 """What a Linux client never sends, sent by hand: NFSv4.1 compounds (RFC 8881) over TCP."""
 
 import os
+import threading
 
 import pytest
 
@@ -413,3 +414,26 @@ def test_who_changes_a_file_takes_its_privileges_away(connect, volume, change):
         assert session.compound(putfh(file), getattr_(MODE)) == mode
         user.compound(putfh(file), changes[change])
         assert session.compound(putfh(file), getattr_(MODE)) == left
+
+
+def test_no_write_that_comes_later_leaves_a_privilege(connect, volume):
+    """However busy the file is with writes that had nothing to take."""
+    owner, user, busy = connect(), connect(uid=1000), connect(uid=1000)
+    file = owner.create(owner.root(volume), 'file', b'bytes')
+    owner.compound(putfh(file), setattr_(MODE, u32(0o777)))
+    over = threading.Event()
+
+    def keep_writing():
+        while not over.is_set():
+            busy.compound(putfh(file), write(ANONYMOUS, 0, b'z'))
+
+    thread = threading.Thread(target=keep_writing)
+    thread.start()
+    left = []
+    for _ in range(1000):
+        owner.compound(putfh(file), setattr_(MODE, u32(0o4777)))
+        user.compound(putfh(file), write(ANONYMOUS, 0, b'y'))
+        left.append(user.compound(putfh(file), getattr_(MODE)))
+    over.set()
+    thread.join()
+    assert set(left) == {0o777}

@@ -395,6 +395,76 @@ static void shows_no_change_attribute_again_after_a_loss(void **state)
 	volume_file_put(file);
 }
 
+/* --- privileges ------------------------------------------------------------------------------- */
+
+static uint32_t mode_of(uint64_t ino)
+{
+	struct volume_attributes attributes;
+
+	assert_int_equal(volume_getattr(fixture.volume, ino, &attributes), 0);
+	return attributes.mode;
+}
+
+static void must_set_mode(uint64_t ino, uint32_t mode)
+{
+	const struct volume_set set = {.mask = VOLUME_SET_MODE, .mode = mode};
+
+	assert_int_equal(volume_setattr(fixture.volume, ino, &set, NULL, NULL), 0);
+}
+
+static void must_write_killing(struct volume_file *file, uint64_t offset, size_t length)
+{
+	const struct volume_write_options options = {.kill = true};
+	static uint8_t bytes[100 * KIB];
+	const struct iovec iov = {bytes, length};
+
+	assert_int_equal(volume_write_with(file, offset, &iov, 1, length, &options), 0);
+}
+
+/* Whenever the mode was set, and whether the file was in memory then or not. */
+static void takes_privileges_with_a_write(void **state)
+{
+	uint64_t ino = must_make(fixture.volume, VOLUME_ROOT, "a", VOLUME_FILE), before;
+	struct volume_file *file;
+
+	must_set_mode(ino, 06777);
+	file = must_get(fixture.volume, ino);
+	assert_int_equal(write_seeded(file, 0, 10, 1), 0);
+	assert_int_equal(mode_of(ino), 06777);
+	must_write_killing(file, 0, 0);
+	assert_int_equal(mode_of(ino), 06777);
+	must_write_killing(file, 0, 10);
+	assert_int_equal(mode_of(ino), 0777);
+	must_set_mode(ino, 04711);
+	must_write_killing(file, 0, 100 * KIB);
+	assert_int_equal(mode_of(ino), 0711);
+	must_set_mode(ino, 02767);
+	must_write_killing(file, 0, 10);
+	assert_int_equal(mode_of(ino), 02767);
+	assert_int_equal(volume_commit_wait(file), 0);
+	/* Nothing is changed where there is nothing to take. */
+	before = change_of(ino);
+	assert_int_equal(volume_setattr(fixture.volume, ino,
+				 &(struct volume_set){.mask = VOLUME_SET_KILL}, NULL, NULL),
+		0);
+	assert_int_equal(change_of(ino), before);
+	volume_file_put(file);
+}
+
+static void takes_privileges_with_a_truncate(void **state)
+{
+	const struct volume_set cut = {.mask = VOLUME_SET_SIZE | VOLUME_SET_KILL};
+	const struct volume_set both = {
+		.mask = VOLUME_SET_SIZE | VOLUME_SET_KILL | VOLUME_SET_MODE, .mode = 04755};
+	uint64_t ino = must_make(fixture.volume, VOLUME_ROOT, "a", VOLUME_FILE);
+
+	must_set_mode(ino, 06777);
+	assert_int_equal(volume_setattr(fixture.volume, ino, &cut, NULL, NULL), 0);
+	assert_int_equal(mode_of(ino), 0777);
+	assert_int_equal(volume_setattr(fixture.volume, ino, &both, NULL, NULL), 0);
+	assert_int_equal(mode_of(ino), 04755);
+}
+
 /* --- a loss while others wait ------------------------------------------------------------------
  */
 
@@ -738,6 +808,8 @@ int main(void)
 		TEST(keeps_times_in_order),
 		TEST(shows_no_change_attribute_again_after_a_crash),
 		TEST(shows_no_change_attribute_again_after_a_loss),
+		TEST(takes_privileges_with_a_write),
+		TEST(takes_privileges_with_a_truncate),
 		TEST(tells_of_a_loss_all_who_were_waiting),
 		TEST(tells_of_a_loss_the_first_who_asks_later),
 		TEST(gives_space_back_at_the_last_close),
