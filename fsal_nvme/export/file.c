@@ -160,14 +160,8 @@ static int create(const struct opening *opening, struct volume_attributes *found
 	r = new_object(opening->dir, VOLUME_FILE, &in, &new);
 	if (r)
 		return r;
-	r = volume_make(
+	return volume_make(
 		volume_of(opening->dir), opening->dir->ino, opening->name, &new, found, lsn);
-	if (!r && in.valid_mask & ATTR_SIZE && in.filesize) {
-		const struct volume_set set = {.mask = VOLUME_SET_SIZE, .size = in.filesize};
-
-		r = volume_setattr(volume_of(opening->dir), found->ino, &set, found, lsn);
-	}
-	return r;
 }
 
 static int find(const struct opening *opening, struct volume_attributes *found)

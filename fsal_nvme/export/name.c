@@ -155,7 +155,8 @@ int new_object(struct handle *dir, enum volume_type type, const struct fsal_attr
 	if (r)
 		return r;
 	attributes_in(attributes, &new->set);
-	new->set.mask &= ~(unsigned)VOLUME_SET_SIZE;
+	if (type != VOLUME_FILE)
+		new->set.mask &= ~(unsigned)VOLUME_SET_SIZE;
 	if (!(new->set.mask &VOLUME_SET_UID))
 		new->set.uid = op_ctx->creds.caller_uid;
 	if (!(new->set.mask &VOLUME_SET_GID))

@@ -217,12 +217,12 @@ static int set_rows(struct change *change, struct inode *inode, const struct vol
 	return inode_put(change, inode);
 }
 
-static int set_check(const struct inode *inode, const struct volume_set *set)
+int set_check(enum volume_type type, const struct volume_set *set)
 {
 	if (!(set->mask & VOLUME_SET_SIZE))
 		return 0;
-	if (inode->type != VOLUME_FILE)
-		return inode->type == VOLUME_DIRECTORY ? -EISDIR : -EINVAL;
+	if (type != VOLUME_FILE)
+		return type == VOLUME_DIRECTORY ? -EISDIR : -EINVAL;
 	return set->size > VOLUME_SIZE_MAX ? -EFBIG : 0;
 }
 
@@ -258,7 +258,7 @@ int volume_setattr(struct volume *volume, uint64_t ino, const struct volume_set 
 		return r;
 	r = inode_get(volume, change.txn, ino, &inode);
 	if (!r)
-		r = set_check(&inode, set);
+		r = set_check(inode.type, set);
 	if (!r)
 		r = change_hold(&change, &inode, set_needs_file(&inode, set), &file);
 	if (!r && file && file->gone)

@@ -282,6 +282,8 @@ void inode_show(const struct inode *inode, struct volume_attributes *attributes)
 /* The same with what is pending; the file is locked, or NULL. */
 void file_show(const struct volume_file *file, const struct inode *inode,
 	struct volume_attributes *attributes);
+/* Whether an inode of this type may have the size that `set` asks for, if it does. */
+int set_check(enum volume_type type, const struct volume_set *set);
 /* Mode, owner and times as `set` says, of a new or an old inode; `now` where it says so. */
 void inode_apply(struct inode *inode, const struct volume_set *set, int64_t now);
 bool mode_is_plain(uint32_t mode);

@@ -114,6 +114,8 @@ static void inode_begin(struct change *change, struct inode *inode, const struct
 	};
 	if (new->type == VOLUME_CHARACTER || new->type == VOLUME_BLOCK)
 		inode->rdev = new->rdev;
+	if (new->set.mask & VOLUME_SET_SIZE)
+		inode->size = new->set.size;
 	inode_apply(inode, &new->set, change->now);
 	change->header.inodes++;
 	change->header_changed = true;
@@ -126,7 +128,9 @@ int entry_make(struct change *change, struct inode *parent, const char *name,
 
 	if (new->type < VOLUME_FILE || new->type > VOLUME_BLOCK)
 		return -EINVAL;
-	r = number_check(change);
+	r = set_check(new->type, &new->set);
+	if (!r)
+		r = number_check(change);
 	if (r)
 		return r;
 	inode_begin(change, inode, parent, new);

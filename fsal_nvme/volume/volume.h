@@ -186,7 +186,8 @@ int volume_parent(struct volume *volume, uint64_t dir, struct volume_attributes 
 
 struct volume_new {
 	enum volume_type type;
-	struct volume_set set; /* mode, uid, gid and times where its mask says so; else 0 and now */
+	/* Mode, uid, gid, times and, of a file, size where its mask says so; else 0 and now. */
+	struct volume_set set;
 	uint64_t rdev; /* devices */
 	const char *target; /* symbolic links: 1 to VOLUME_TARGET_MAX bytes */
 };

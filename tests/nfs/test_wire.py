@@ -8,11 +8,11 @@ import pytest
 
 from harness.host import wait_until
 from harness.wire import (
-    ACCESS, ANONYMOUS, BADHANDLE, BLOCK, BOTH, CHANGE, CHARACTER, EXIST, FIFO, FILE_SYNC, GETFH,
-    GROUP, INVAL, LOCKED, MODE, NOENT, NOTSUPP, NUMLINKS, OK, OPENMODE, PERM, READ, ROFS, SAVEFH,
-    SHARE_DENIED, SIZE, SOCKET, STALE, UNSTABLE, USED, WRITE, Session, close, commit, cutting, downgrade,
-    exclusive, getattr_, guarded, link, lookup, mkdir, mknod, opaque, open_, putfh, read, read_plus, remove,
-    rename, setattr_, u32, u64, unchecked, write)
+    ACCESS, ANONYMOUS, BADHANDLE, BLOCK, BOTH, CHANGE, CHARACTER, EXIST, FBIG, FIFO, FILE_SYNC,
+    GETFH, GROUP, INVAL, LOCKED, MODE, NOENT, NOTSUPP, NUMLINKS, OK, OPENMODE, PERM, READ, ROFS,
+    SAVEFH, SHARE_DENIED, SIZE, SOCKET, STALE, UNSTABLE, USED, WRITE, Session, bitmap, close,
+    commit, cutting, downgrade, exclusive, getattr_, guarded, link, lookup, mkdir, mknod, opaque,
+    open_, putfh, read, read_plus, remove, rename, setattr_, u32, u64, unchecked, write)
 
 pytestmark = pytest.mark.millrace
 
@@ -279,8 +279,22 @@ def test_files_end_at_2_to_the_62(connect, volume):
     assert session.compound(putfh(file), write(ANONYMOUS, end - 1, b'z', FILE_SYNC))[0] == 1
     assert session.compound(putfh(file), read(ANONYMOUS, end - 3, 9)) == (True, b'\0\0z')
     for offset in (end, end - 1, (1 << 63) - 1, (1 << 64) - 1):
-        assert session.status(putfh(file), write(ANONYMOUS, offset, b'zz')) in (27, INVAL)
+        assert session.status(putfh(file), write(ANONYMOUS, offset, b'zz')) in (FBIG, INVAL)
     assert session.compound(putfh(file), getattr_(SIZE)) == end
+
+
+def test_a_file_is_made_with_its_size_or_not_at_all(connect, volume):
+    session = connect()
+    here = putfh(session.root(volume))
+
+    def sized(size):
+        return u32(0) + bitmap(SIZE) + opaque(u64(size))
+
+    assert session.status(here, open_(b'o', 'large', how=sized((1 << 62) + 1))) == FBIG
+    assert session.status(here, lookup('large')) == NOENT
+    session.compound(here, open_(b'o', 'file', how=sized(100000)))
+    assert session.compound(here, lookup('file'), getattr_(SIZE)) == 100000
+    assert session.compound(here, lookup('file'), read(ANONYMOUS, 99990, 20)) == (True, bytes(10))
 
 
 # --- permission ---

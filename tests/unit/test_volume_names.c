@@ -99,6 +99,25 @@ static void tells_what_exists(void **state)
 	assert_int_equal(made.type, VOLUME_FILE);
 }
 
+static void makes_a_file_with_its_size_or_not_at_all(void **state)
+{
+	struct volume *volume = fixture.volume;
+	struct volume_new new = {
+		.type = VOLUME_FILE, .set = {.mask = VOLUME_SET_SIZE, .size = 100000}};
+	struct volume_attributes made;
+	uint64_t found, lsn = 0;
+
+	assert_int_equal(volume_make(volume, VOLUME_ROOT, "file", &new, &made, &lsn), 0);
+	assert_int_equal(made.size, 100000);
+	assert_int_equal(made.used, 0);
+	assert_int_equal(size_of(volume, made.ino), 100000);
+	new.set.size = VOLUME_SIZE_MAX + 1;
+	assert_int_equal(volume_make(volume, VOLUME_ROOT, "large", &new, &made, &lsn), -EFBIG);
+	new.type = VOLUME_DIRECTORY;
+	assert_int_equal(volume_make(volume, VOLUME_ROOT, "large", &new, &made, &lsn), -EISDIR);
+	assert_int_equal(lookup(VOLUME_ROOT, "large", &found), -ENOENT);
+}
+
 static void keeps_symbolic_links(void **state)
 {
 	struct volume *volume = fixture.volume;
@@ -339,6 +358,7 @@ int main(void)
 		TEST(makes_and_finds),
 		TEST(refuses_bad_names),
 		TEST(tells_what_exists),
+		TEST(makes_a_file_with_its_size_or_not_at_all),
 		TEST(keeps_symbolic_links),
 		TEST(links_and_unlinks),
 		TEST(renames_over_names),
