@@ -90,17 +90,6 @@ static fsal_status_t getattrs(struct fsal_obj_handle *obj, struct fsal_attrlist 
 
 /* --- in ------------------------------------------------------------------------------------ */
 
-static int64_t time_in(const struct timespec *in)
-{
-	const int64_t furthest = INT64_MAX / SECOND - 1;
-
-	if (in->tv_sec > furthest)
-		return furthest * SECOND;
-	if (in->tv_sec < -furthest)
-		return -furthest * SECOND;
-	return in->tv_sec * SECOND + in->tv_nsec;
-}
-
 void attributes_in(const struct fsal_attrlist *in, struct volume_set *set)
 {
 	static const struct {
@@ -123,9 +112,9 @@ void attributes_in(const struct fsal_attrlist *in, struct volume_set *set)
 		.uid = (uint32_t)in->owner,
 		.gid = (uint32_t)in->group,
 		.size = in->filesize,
-		.atime = time_in(&in->atime),
-		.mtime = time_in(&in->mtime),
-		.btime = time_in(&in->creation),
+		.atime = volume_time(in->atime),
+		.mtime = volume_time(in->mtime),
+		.btime = volume_time(in->creation),
 	};
 	for (unsigned i = 0; i < sizeof(bits) / sizeof(*bits); i++) {
 		if (in->valid_mask & bits[i].in)

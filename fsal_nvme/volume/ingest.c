@@ -102,11 +102,6 @@ int ingest_written(struct ingest *ingest, uint64_t bytes)
 	return r ? ingest_fail(ingest, r, ingest->options->source) : 0;
 }
 
-static int64_t nanoseconds(const struct timespec *t)
-{
-	return (int64_t)t->tv_sec * (int64_t)SECOND + t->tv_nsec;
-}
-
 struct volume_set ingest_attributes(const struct stat *st)
 {
 	return (struct volume_set){
@@ -115,8 +110,8 @@ struct volume_set ingest_attributes(const struct stat *st)
 		.mode = st->st_mode & 07777,
 		.uid = st->st_uid,
 		.gid = st->st_gid,
-		.atime = nanoseconds(&st->st_atim),
-		.mtime = nanoseconds(&st->st_mtim),
+		.atime = volume_time(st->st_atim),
+		.mtime = volume_time(st->st_mtim),
 	};
 }
 

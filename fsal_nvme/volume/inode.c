@@ -43,6 +43,17 @@ int inode_get_directory(struct volume *volume, struct txn *txn, uint64_t ino, st
 	return inode->type == VOLUME_DIRECTORY ? 0 : -ENOTDIR;
 }
 
+int64_t volume_time(struct timespec time)
+{
+	const int64_t second = 1000000000, furthest = INT64_MAX / second - 1;
+
+	if (time.tv_sec > furthest)
+		return furthest * second;
+	if (time.tv_sec < -furthest)
+		return -furthest * second;
+	return time.tv_sec * second + time.tv_nsec;
+}
+
 static uint64_t least(uint64_t a, uint64_t b)
 {
 	return a < b ? a : b;

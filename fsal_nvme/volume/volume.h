@@ -28,6 +28,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/uio.h>
+#include <time.h>
 
 #include "common/error.h"
 #include "pool/pool.h"
@@ -151,6 +152,9 @@ struct volume_attributes {
 	uint64_t parent; /* of a directory; 0 for others */
 };
 int volume_getattr(struct volume *volume, uint64_t ino, struct volume_attributes *attributes);
+/* As such an attribute has it: ns since 1970, or the furthest second (in the years 1677 and 2262)
+ * that there is. */
+int64_t volume_time(struct timespec time);
 
 enum {
 	VOLUME_SET_MODE = 1 << 0,

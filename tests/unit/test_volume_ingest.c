@@ -233,6 +233,34 @@ static void copies_a_tree(void **state)
 	compare_all();
 }
 
+/* What the source's file system can hold of these. */
+static void keeps_times_far_away_in_order(void **state)
+{
+	static const time_t times[] = {-20000000000, -9000000000, 9000000000, 20000000000};
+	struct ingest_progress progress;
+	struct told told = {0};
+	int64_t last = INT64_MIN;
+
+	for (unsigned i = 0; i < 4; i++) {
+		char name[] = {'a', (char)('0' + i), 0};
+		struct volume_attributes found;
+		struct stat st;
+
+		source_file(name, 0, 10, i);
+		set_mtime(name, times[i]);
+		assert_int_equal(lstat(at(name), &st), 0);
+		assert_int_equal(ingest(&told, false, &progress), 0);
+		assert_int_equal(volume_lookup(fixture.volume, VOLUME_ROOT, name, &found), 0);
+		assert_int_equal(found.mtime, volume_time(st.st_mtim));
+		assert_true(found.mtime >= last);
+		last = found.mtime;
+		assert_int_equal(unlink(at(name)), 0);
+	}
+	assert_true(volume_time((struct timespec){.tv_sec = 20000000000}) > 9000000000000000000);
+	assert_true(volume_time((struct timespec){.tv_sec = -20000000000}) < -9000000000000000000);
+	assert_int_equal(volume_time((struct timespec){-1, 5}), -999999995);
+}
+
 static void goes_on_where_it_was_stopped(void **state)
 {
 	struct ingest_progress first, second;
@@ -419,6 +447,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(copies_a_tree),
+		TEST(keeps_times_far_away_in_order),
 		TEST(goes_on_where_it_was_stopped),
 		TEST(goes_on_with_hard_links),
 		TEST(names_what_it_leaves_out),
