@@ -7,6 +7,7 @@
 #include "export/internal.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,6 +76,8 @@ static void write_block(FILE *text, const struct volume_row *row, const struct r
 	fprintf(text, "\tFilesystem_Id = %u.%u; Protocols = 4; SecType = sys;\n", pool, row->id);
 	fprintf(text, "\tAttr_Expiration_Time = -1; Access_Type = None; Squash = %s;\n",
 		rules->squash);
+	/* Where a file ends is for the volume to say. */
+	fprintf(text, "\tMaxOffsetRead = %llu; MaxOffsetWrite = %llu;\n", ULLONG_MAX, ULLONG_MAX);
 	write_rules(text, rules, row->sealed);
 	fprintf(text, "\tFSAL { Name = NVME; }\n}\n");
 }

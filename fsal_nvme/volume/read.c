@@ -213,12 +213,12 @@ static uint64_t file_size(const struct mapping *m)
 static int map(struct mapping *m)
 {
 	struct volume_read *read = m->read;
-	uint64_t size = file_size(m), to = read->offset + read->length;
+	uint64_t size = file_size(m), to = size > read->offset ? size : read->offset;
 	int r;
 
 	m->at = read->offset;
-	if (to > size)
-		to = size > m->at ? size : m->at;
+	if (to - read->offset > read->length)
+		to = read->offset + read->length;
 	r = m->at < to ? map_layer(m, 0, to) : 0;
 	read->bytes = (size_t)(m->at - read->offset);
 	read->eof = m->at >= size;
@@ -311,7 +311,7 @@ static int read_check(const struct volume_file *file, const struct volume_read *
 
 	if (file->type != VOLUME_FILE)
 		return file->type == VOLUME_DIRECTORY ? -EISDIR : -EINVAL;
-	return memory < read->length || read->length > UINT64_MAX - read->offset ? -EINVAL : 0;
+	return memory < read->length ? -EINVAL : 0;
 }
 
 void volume_read(struct volume_file *file, struct volume_read *read)

@@ -133,6 +133,9 @@ static void reaches_the_far_end(void **state)
 {
 	struct volume_file *file = make_file("a");
 	uint64_t far = VOLUME_SIZE_MAX - 100;
+	char byte[9];
+	size_t bytes;
+	bool eof;
 
 	assert_int_equal(write_seeded(file, far, 100, 1), 0);
 	assert_int_equal(write_seeded(file, far, 101, 1), -EFBIG);
@@ -141,6 +144,14 @@ static void reaches_the_far_end(void **state)
 	must_read_seeded(file, far, 100, 1);
 	must_read_zeros(file, far / 2, 1000);
 	assert_int_equal(size_of(fixture.volume, volume_file_ino(file)), VOLUME_SIZE_MAX);
+	for (uint64_t at = VOLUME_SIZE_MAX; at; at *= 2) {
+		assert_int_equal(volume_read_wait(file, at - 1, byte, 9, &bytes, &eof), 0);
+		assert_int_equal(bytes, at == VOLUME_SIZE_MAX);
+		assert_true(eof);
+	}
+	assert_int_equal(volume_read_wait(file, UINT64_MAX, byte, 9, &bytes, &eof), 0);
+	assert_int_equal(bytes, 0);
+	assert_true(eof);
 	volume_file_put(file);
 }
 
