@@ -246,9 +246,7 @@ void volume_file_close(struct volume_file *file)
 	lane_leave(file->volume, &file->lane);
 	if (!nameless)
 		return;
-	/* What fails here is tried again by the background: the inode is marked. */
-	if (reclaim(file->volume, file->ino))
-		atomic_store(&file->volume->orphans, true);
+	reclaim(file->volume, file->ino);
 	file_mark_clean(file);
 }
 

@@ -338,8 +338,9 @@ struct nameless {
 };
 int nameless_begin(struct change *change, struct inode *inode, struct nameless *nameless);
 void nameless_end(struct nameless *nameless);
-/* Gives back a nameless inode that nobody has open, in as many transactions as it takes. */
-int reclaim(struct volume *volume, uint64_t ino);
+/* Gives back a nameless inode that nobody has open: what fits into a transaction at once, the rest
+ * in the background. */
+void reclaim(struct volume *volume, uint64_t ino);
 /* All that is marked. A round of the background's work. */
 int reclaim_all(struct volume *volume);
 int trim_all(struct volume *volume);

@@ -260,13 +260,15 @@ static int reclaim_step(struct volume *volume, uint64_t ino)
 	return r ? r : done;
 }
 
-int reclaim(struct volume *volume, uint64_t ino)
+void reclaim(struct volume *volume, uint64_t ino)
 {
-	int r;
+	int r = reclaim_step(volume, ino);
 
-	while (!(r = reclaim_step(volume, ino)))
-		;
-	return r == 1 || r == -EBUSY ? 0 : r;
+	if (r == 1 || r == -EBUSY)
+		return;
+	/* What failed is tried again as well: the inode is marked. */
+	atomic_store(&volume->orphans, true);
+	background_kick(volume);
 }
 
 int reclaim_all(struct volume *volume)

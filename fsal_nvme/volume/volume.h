@@ -242,7 +242,8 @@ struct volume *volume_file_volume(const struct volume_file *file);
 /* Counted. While open, the file outlives its last name. -ESTALE when it has gone. The caller keeps
  * its reference until it has closed. */
 int volume_file_open(struct volume_file *file);
-/* The last one gives back the space of a file without a name. Pending writes stay pending. */
+/* The last one gives back the space of a file without a name, that of a larger one in the
+ * background. Pending writes stay pending. */
 void volume_file_close(struct volume_file *file);
 
 /*

@@ -10,9 +10,20 @@
 static struct volume_fixture fixture;
 static unsigned moves; /* calls of moved() */
 
+static struct volume_file *closed; /* by the next call, which is in the background's work */
+static uint64_t remains; /* of the volume's bytes after that */
+
+static uint64_t live(void);
+
 static void moved(struct volume *volume, uint64_t ino)
 {
 	moves++;
+	if (!closed)
+		return;
+	volume_file_close(closed);
+	remains = live();
+	volume_file_put(closed);
+	closed = NULL;
 }
 
 static int start(void **state)
@@ -586,6 +597,24 @@ static void gives_space_back_at_the_last_close(void **state)
 	assert_int_equal(volume_getattr(fixture.volume, ino, &attributes), -ESTALE);
 }
 
+/* Who closes it does not do all of the work. */
+static void gives_a_large_file_back_in_the_background(void **state)
+{
+	struct volume_file *file = make_file("a"), *other = make_file("b");
+
+	assert_int_equal(volume_file_open(file), 0);
+	scatter(file, 2500);
+	must_unlink(fixture.volume, VOLUME_ROOT, "a");
+	scatter(other, 2500);
+	closed = file;
+	assert_int_equal(set_size(fixture.volume, volume_file_ino(other), 4097), 0);
+	assert_null(closed);
+	assert_true(remains > 2000);
+	assert_int_equal(volume_maintain(fixture.volume), 0);
+	assert_int_equal(live(), 1);
+	volume_file_put(other);
+}
+
 static void gives_orphans_back_after_a_crash(void **state)
 {
 	struct volume_file *file = make_file("a");
@@ -824,6 +853,7 @@ int main(void)
 		TEST(tells_of_a_loss_all_who_were_waiting),
 		TEST(tells_of_a_loss_the_first_who_asks_later),
 		TEST(gives_space_back_at_the_last_close),
+		TEST(gives_a_large_file_back_in_the_background),
 		TEST(gives_orphans_back_after_a_crash),
 		TEST(deletes_a_file_that_is_being_written),
 		TEST(replaces_a_file_that_is_open),
