@@ -387,6 +387,8 @@ static void slot_end(struct slot *slot)
 	if (!again)
 		slot_judge(slot);
 	pthread_mutex_unlock(&file->lock);
+	if (slot->moved || status)
+		atomic_store(&volume->trouble, status);
 	if (slot->moved)
 		volume_moved(volume, file->ino);
 	if (again)

@@ -303,28 +303,46 @@ static int write_extents_once(struct writing *w)
 
 /* --- the call --------------------------------------------------------------------------------- */
 
-/* Where too much is pending the writer helps: first by having it committed in the background, then
- * by waiting for it. */
-static int keep_bounds(struct volume_file *file)
+/* More is pending in the volume than `times` what its options allow; if so, it gets committed. */
+static bool is_crowded(struct volume *volume, unsigned times)
 {
-	const struct volumes_options *options = &file->volume->volumes->options;
-	size_t pending = atomic_load(&file->volume->pending);
+	size_t most = volume->volumes->options.pending_memory;
+
+	if (atomic_load(&volume->pending) / times <= most)
+		return false;
+	atomic_store(&volume->squeeze, true);
+	background_kick(volume);
+	return atomic_load(&volume->pending) / times > most;
+}
+
+/*
+ * No writer waits for a commit, nor is told how one went that is not his. What is pending is
+ * bounded all the same: one that comes when the committer is far behind is not taken, and asked to
+ * come again; where commits fail, for want of space, he is told that.
+ */
+static int admit(struct volume *volume)
+{
+	int trouble;
+
+	if (!is_crowded(volume, 4))
+		return 0;
+	trouble = atomic_load(&volume->trouble);
+	return trouble ? trouble : -EAGAIN;
+}
+
+/* Where much is pending it gets committed. */
+static void keep_bounds(struct volume_file *file)
+{
 	unsigned count;
 
 	pthread_mutex_lock(&file->lock);
 	count = file->active ? file->active->count : 0;
 	pthread_mutex_unlock(&file->lock);
-	if (count >= 4 * options->pending_extents || pending / 4 > options->pending_memory)
-		return volume_commit_wait(file);
-	if (count >= options->pending_extents) {
+	if (count >= file->volume->volumes->options.pending_extents) {
 		commit_queue(file);
 		commit_kick(file->volume);
 	}
-	if (pending > options->pending_memory) {
-		atomic_store(&file->volume->squeeze, true);
-		background_kick(file->volume);
-	}
-	return 0;
+	(void)is_crowded(file->volume, 1);
 }
 
 static int write_check(const struct volume_file *file, uint64_t offset, const struct iovec *iov,
@@ -353,6 +371,9 @@ static int write_all(struct writing *w)
 
 	if (r || !w->length)
 		return r;
+	r = admit(file->volume);
+	if (r)
+		return r;
 	do {
 		r = write_inline(w);
 		if (r == -EAGAIN)
@@ -362,9 +383,10 @@ static int write_all(struct writing *w)
 	} while (r == -EAGAIN);
 	/* One that failed may have left an overlay, empty. */
 	file_mark_dirty(file);
-	if (!r)
-		return keep_bounds(file);
-	file_mark_clean(file);
+	if (r)
+		file_mark_clean(file);
+	else
+		keep_bounds(file);
 	return r;
 }
 

@@ -22,6 +22,19 @@ struct sink {
 /* The source has changed or cannot be read: the file is left out. */
 #define LEFT_OUT 1
 
+/* Behind what is pending, where that is too much. */
+static int write_patiently(struct volume_file *file, uint64_t offset, const struct iovec *iov)
+{
+	int r;
+
+	while ((r = volume_write(file, offset, iov, 1, iov->iov_len)) == -EAGAIN) {
+		r = volume_commit_wait(file);
+		if (r)
+			break;
+	}
+	return r;
+}
+
 static int put(struct sink *sink, uint64_t offset, size_t length)
 {
 	struct ingest *ingest = sink->batch->ingest;
@@ -31,7 +44,7 @@ static int put(struct sink *sink, uint64_t offset, size_t length)
 	if (sink->staged)
 		r = volume_stage(ingest->volume, sink->staged, offset, iov.iov_base, length);
 	else
-		r = volume_write(sink->file, offset, &iov, 1, length);
+		r = write_patiently(sink->file, offset, &iov);
 	sink->bytes += length;
 	ingest_count(ingest, &ingest->progress->passed, length);
 	return r;

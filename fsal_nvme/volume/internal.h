@@ -74,6 +74,7 @@ struct volume {
 	_Atomic size_t pending; /* bytes of memory in overlays */
 	_Atomic bool orphans, trims; /* there may be marked inodes to work on */
 	_Atomic bool squeeze; /* too much is pending */
+	_Atomic int trouble; /* why the last file that a commit worked on stays pending, or 0 */
 
 	pthread_mutex_t moving_lock;
 	pthread_mutex_t table_lock;

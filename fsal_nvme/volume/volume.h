@@ -248,7 +248,8 @@ void volume_file_close(struct volume_file *file);
 
 /*
  * Writes all `length` bytes or none (an error). They are copied before it returns; unstable until
- * committed. May wait for row memory. -ENOSPC, -EROFS, -EISDIR, -EINVAL (no file), -EFBIG.
+ * committed. May wait for row memory, never for a commit. -ENOSPC, -EROFS, -EISDIR, -EINVAL (no
+ * file), -EFBIG; -EAGAIN: more is pending than four times `pending_memory`, later.
  */
 int volume_write(struct volume_file *file, uint64_t offset, const struct iovec *iov,
 	unsigned iov_count, size_t length);

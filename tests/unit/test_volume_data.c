@@ -417,6 +417,54 @@ static void shows_no_change_attribute_again_after_a_loss(void **state)
 	volume_file_put(file);
 }
 
+/* --- what is pending -------------------------------------------------------------------------- */
+
+static int start_cramped(void **state)
+{
+	const struct volumes_options options = {.pending_extents = 4, .pending_memory = KIB};
+
+	volume_fixture_start(&fixture, DEVICE_SIZE, &options);
+	return 0;
+}
+
+/* Writes one byte at a time until one is not taken; what that got. */
+static struct volume_file *crowded;
+static unsigned taken;
+static int refusal;
+
+static void crowd(struct volume_read *read)
+{
+	taken = 0;
+	while (!(refusal = write_seeded(crowded, 4096 + 10 * taken, 1, taken)))
+		taken++;
+}
+
+/* In the middle of a commit, as in ask_late(): nothing else can be committed meanwhile. */
+static void takes_writes_without_waiting_for_commits(void **state)
+{
+	struct volume_file *other = make_file("other"), *file = make_file("a");
+	static uint8_t buffer[4096];
+	const struct iovec iov = {buffer, sizeof(buffer)};
+	struct volume_read read = {
+		.iov = &iov, .iov_count = 1, .length = sizeof(buffer), .done = crowd};
+
+	crowded = file;
+	assert_int_equal(write_seeded(other, 0, 256 * KIB, 1), 0);
+	must_sync(&fixture);
+	assert_int_equal(write_seeded(file, 200 * KIB, 100 * KIB, 2), 0);
+	volume_read(other, &read);
+	assert_int_equal(volume_commit_wait(file), 0);
+	assert_int_equal(refusal, -EAGAIN);
+	assert_true(taken > 4 * 4);
+	for (unsigned i = 0; i < taken; i += 50)
+		must_read_seeded(file, 4096 + 10 * i, 1, i);
+	/* The commits that the writes asked for are done: there is room again. */
+	assert_int_equal(write_seeded(file, 0, 10, 3), 0);
+	assert_int_equal(volume_commit_wait(file), 0);
+	volume_file_put(other);
+	volume_file_put(file);
+}
+
 /* --- privileges ------------------------------------------------------------------------------- */
 
 static uint32_t mode_of(uint64_t ino)
@@ -848,6 +896,8 @@ int main(void)
 		TEST(keeps_times_in_order),
 		TEST(shows_no_change_attribute_again_after_a_crash),
 		TEST(shows_no_change_attribute_again_after_a_loss),
+		cmocka_unit_test_setup_teardown(
+			takes_writes_without_waiting_for_commits, start_cramped, end),
 		TEST(takes_privileges_with_a_write),
 		TEST(takes_privileges_with_a_truncate),
 		TEST(tells_of_a_loss_all_who_were_waiting),
