@@ -75,3 +75,18 @@ fsal_status_t access_remove(struct handle *dir, const char *name)
 		return status_out(0);
 	return status_out(!r && !is_owner(&victim) ? -EPERM : r);
 }
+
+fsal_status_t access_xattr(struct handle *handle, bool change)
+{
+	fsal_status_t status = access_mode(
+		handle, change ? FSAL_MODE_MASK_SET(FSAL_W_OK) : FSAL_MODE_MASK_SET(FSAL_R_OK));
+	struct volume_attributes now;
+	int r;
+
+	if (FSAL_IS_ERROR(status) || !change || handle->obj.type != DIRECTORY)
+		return status;
+	r = volume_getattr(volume_of(handle), handle->ino, &now);
+	if (!r && now.mode & S_ISVTX && !is_superuser() && !is_owner(&now))
+		r = -EPERM;
+	return status_out(r);
+}

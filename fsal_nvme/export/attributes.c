@@ -49,7 +49,7 @@ void attributes_out(const struct served *served, const struct volume_attributes 
 	if (!out)
 		return;
 	out->valid_mask |= NVME_ATTRIBUTES;
-	out->supported = NVME_ATTRIBUTES;
+	out->supported = NVME_ATTRIBUTES | ATTR4_XATTR;
 	out->type = type_out(attributes->type);
 	out->filesize = attributes->size;
 	out->fsid = fsid_out(served);

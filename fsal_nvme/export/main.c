@@ -53,7 +53,8 @@ struct nvme_module nvme = {
 			.unique_handles = true,
 			.cansettime = true,
 			.homogenous = true,
-			.supported_attrs = NVME_ATTRIBUTES,
+			.xattr_support = true,
+			.supported_attrs = NVME_ATTRIBUTES | ATTR4_XATTR,
 			.maxread = IO_MAX,
 			.maxwrite = IO_MAX,
 			.readdir_plus = true,
@@ -315,4 +316,5 @@ MODULE_INIT static void start(void)
 	name_ops(&nvme.obj_ops);
 	file_ops(&nvme.obj_ops);
 	io_ops(&nvme.obj_ops);
+	xattr_ops(&nvme.obj_ops);
 }

@@ -24,7 +24,7 @@ int entry_get(
 	int r = name_check(name, &length);
 
 	if (!r)
-		r = txn_get(txn, volume->env, key_name(&key, dir, name, length), &row);
+		r = txn_get(txn, volume->env, key_name(&key, ROW_NAME, dir, name, length), &row);
 	if (r)
 		return r;
 	return entry_decode_name(row, entry) ? row_is_bad(volume, ROW_NAME, dir) : 0;
@@ -205,7 +205,8 @@ static int find_name(struct volume *volume, struct txn *view, uint64_t ino, uint
 	struct entry entry;
 	uint64_t in;
 
-	while (!txn_seek(view, volume->env, at, &found, &row) && key_is_name(found, &in, &text)) {
+	while (!txn_seek(view, volume->env, at, &found, &row) &&
+		key_is_name(found, ROW_NAME, &in, &text)) {
 		if (*dir && in != *dir)
 			break;
 		if (!entry_decode_name(row, &entry) && entry.ino == ino) {

@@ -13,7 +13,8 @@ enum {
 	FLAG_PARENT = 1 << 1,
 	FLAG_TRIM = 1 << 2,
 	FLAG_EXTENTS = 1 << 3,
-	FLAGS_KNOWN = 15,
+	FLAG_XATTRS = 1 << 4,
+	FLAGS_KNOWN = 31,
 };
 
 /* --- keys ------------------------------------------------------------------------------------ */
@@ -51,12 +52,13 @@ struct bytes key_pair(struct key *key, enum row_letter letter, uint64_t ino, uin
 	return key_end(key, &w);
 }
 
-struct bytes key_name(struct key *key, uint64_t dir, const char *name, size_t length)
+struct bytes key_name(
+	struct key *key, enum row_letter letter, uint64_t ino, const char *name, size_t length)
 {
 	struct writer w = writer_on(key->at, sizeof(key->at));
 
-	put_u8(&w, ROW_NAME);
-	put_be64(&w, dir);
+	put_u8(&w, (uint8_t)letter);
+	put_be64(&w, ino);
 	put_bytes(&w, name, length);
 	return key_end(key, &w);
 }
@@ -101,13 +103,13 @@ bool key_is_pair(struct bytes key, enum row_letter letter, uint64_t *ino, uint64
 	return true;
 }
 
-bool key_is_name(struct bytes key, uint64_t *dir, struct bytes *name)
+bool key_is_name(struct bytes key, enum row_letter letter, uint64_t *ino, struct bytes *name)
 {
 	struct reader r = reader_on(key.data, key.length);
 
-	if (key.length < 10 || key.length > 9 + VOLUME_NAME_MAX || get_u8(&r) != ROW_NAME)
+	if (key.length < 10 || key.length > 9 + VOLUME_NAME_MAX || get_u8(&r) != letter)
 		return false;
-	*dir = get_be64(&r);
+	*ino = get_be64(&r);
 	*name = (struct bytes){r.at, (size_t)(r.end - r.at)};
 	return true;
 }
@@ -144,7 +146,8 @@ size_t header_encode(const struct header *header, uint8_t *row)
 static unsigned inode_flags(const struct inode *inode)
 {
 	return (inode->rdev ? FLAG_RDEV : 0) | (inode->parent ? FLAG_PARENT : 0) |
-	       (inode->trim != TRIM_NONE ? FLAG_TRIM : 0) | (inode->extents ? FLAG_EXTENTS : 0);
+	       (inode->trim != TRIM_NONE ? FLAG_TRIM : 0) | (inode->extents ? FLAG_EXTENTS : 0) |
+	       (inode->xattrs ? FLAG_XATTRS : 0);
 }
 
 size_t inode_encode(const struct inode *inode, uint8_t *row)
@@ -170,6 +173,11 @@ size_t inode_encode(const struct inode *inode, uint8_t *row)
 		put_u64(&w, inode->parent);
 	if (inode->trim != TRIM_NONE)
 		put_u64(&w, inode->trim);
+	if (inode->xattrs) {
+		put_u32(&w, inode->xattrs);
+		put_u32(&w, inode->xattr_names);
+		put_u32(&w, inode->xattr_values);
+	}
 	return row_end(&w, row);
 }
 
@@ -218,6 +226,15 @@ size_t blob_encode(const void *bytes, size_t length, uint8_t *row)
 
 	put_u16(&w, (uint16_t)length);
 	put_bytes(&w, bytes, length);
+	return row_end(&w, row);
+}
+
+size_t attribute_encode(const void *value, size_t length, uint8_t *row)
+{
+	struct writer w = row_begin(row, ROW_ATTRIBUTE_HEAD + length);
+
+	put_u32(&w, (uint32_t)length);
+	put_bytes(&w, value, length);
 	return row_end(&w, row);
 }
 
@@ -285,6 +302,9 @@ int inode_decode(struct bytes row, uint64_t ino, struct inode *inode)
 	inode->parent = flags & FLAG_PARENT ? get_u64(&r) : 0;
 	inode->trim = flags & FLAG_TRIM ? get_u64(&r) : TRIM_NONE;
 	inode->extents = flags & FLAG_EXTENTS;
+	inode->xattrs = flags & FLAG_XATTRS ? get_u32(&r) : 0;
+	inode->xattr_names = flags & FLAG_XATTRS ? get_u32(&r) : 0;
+	inode->xattr_values = flags & FLAG_XATTRS ? get_u32(&r) : 0;
 	return r.bad || flags & ~FLAGS_KNOWN || !inode_is_sound(inode) ? -EBADMSG : 0;
 }
 
@@ -339,4 +359,14 @@ int blob_decode(struct bytes row, size_t limit, struct bytes *blob)
 	blob->length = length;
 	blob->data = get_bytes(&r, length);
 	return r.bad || length > limit ? -EBADMSG : 0;
+}
+
+int attribute_decode(struct bytes row, struct bytes *value)
+{
+	struct reader r = row_open(row);
+	size_t length = get_u32(&r);
+
+	value->length = length;
+	value->data = get_bytes(&r, length);
+	return r.bad || length > VOLUME_XATTR_VALUE_MAX ? -EBADMSG : 0;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
  * Between the parts of an ingest: ingest.c walks the tree and has the threads, ingest_batch.c makes
- * entries, ingest_file.c reads files, ingest_links.c keeps hard links.
+ * entries, ingest_file.c reads files, ingest_xattr.c extended attributes, ingest_links.c keeps hard
+ * links.
  */
 #ifndef MILLRACE_VOLUME_INGEST_H
 #define MILLRACE_VOLUME_INGEST_H
@@ -14,6 +15,9 @@
 #define BATCH_BYTES (16u << 20)
 #define WHOLE_MAX (64u << 20) /* larger files are made first and written then */
 #define CHUNK (1u << 20) /* read at once */
+
+/* The source has changed or cannot be read or kept: it is left out. */
+#define INGEST_LEFT_OUT 1
 
 /* A directory that exists in the volume. */
 struct ingest_dir {
@@ -70,6 +74,12 @@ struct ingest {
 	uint64_t told; /* clock of the last progress() */
 };
 
+/* Extended attributes of the source. Zeros to begin with. */
+struct ingest_xattrs {
+	struct volume_xattr *list; /* each with memory of its own, from its name on */
+	unsigned count;
+};
+
 /* One thread's files on their way. */
 struct ingest_batch {
 	struct ingest *ingest;
@@ -80,6 +90,7 @@ struct ingest_batch {
 	char *path[BATCH_FILES]; /* in the source; the name is its last part */
 	struct ingest_link *link[BATCH_FILES]; /* to be told the inode; or NULL */
 	uint64_t data[BATCH_FILES]; /* bytes staged */
+	struct ingest_xattrs xattrs[BATCH_FILES];
 };
 
 /* --- ingest.c --------------------------------------------------------------------------------- */
@@ -115,6 +126,16 @@ int ingest_file(struct ingest_batch *batch, struct ingest_dir *dir, const char *
 /* One that was in too many pieces to be made whole. */
 int ingest_file_again(
 	struct ingest_batch *batch, uint64_t dir, const char *path, struct ingest_link *link);
+
+/* --- ingest_xattr.c --------------------------------------------------------------------------- */
+
+/* The attributes user.* of what is open as `fd`, or of `path` where that is -1. A negative errno,
+ * or INGEST_LEFT_OUT when they cannot be kept: `path` is skipped then. */
+int ingest_xattrs_read(
+	struct ingest_batch *batch, int fd, const char *path, struct ingest_xattrs *xattrs);
+/* Sets them one by one. */
+int ingest_xattrs_set(struct ingest *ingest, uint64_t ino, const struct ingest_xattrs *xattrs);
+void ingest_xattrs_free(struct ingest_xattrs *xattrs);
 
 /* --- ingest_links.c --------------------------------------------------------------------------- */
 

@@ -24,6 +24,7 @@ static void clear_place(struct ingest_batch *batch, unsigned i)
 	free((void *)(uintptr_t)batch->staged[i].new.target);
 	free(batch->path[i]);
 	batch->path[i] = NULL;
+	ingest_xattrs_free(&batch->xattrs[i]);
 }
 
 void ingest_unplace(struct ingest_batch *batch)
@@ -168,6 +169,18 @@ static int other(struct ingest_batch *batch, struct ingest_dir *dir, const char 
 	return r;
 }
 
+/* Without those that cannot be kept, which is told. */
+static int directory_xattrs(struct ingest_batch *batch, const char *path, uint64_t ino)
+{
+	struct ingest_xattrs xattrs = {0};
+	int r = ingest_xattrs_read(batch, -1, path, &xattrs);
+
+	if (!r)
+		r = ingest_xattrs_set(batch->ingest, ino, &xattrs);
+	ingest_xattrs_free(&xattrs);
+	return r == INGEST_LEFT_OUT ? 0 : r;
+}
+
 static int directory(
 	struct ingest_batch *batch, struct ingest_dir *dir, const char *path, const struct stat *st)
 {
@@ -188,6 +201,9 @@ static int directory(
 	if (r && r != -EEXIST)
 		return ingest_fail(ingest, r, path);
 	ingest_count(ingest, r ? &ingest->progress->present : &ingest->progress->directories, 1);
+	r = directory_xattrs(batch, path, made.ino);
+	if (r)
+		return ingest_fail(ingest, r, path);
 	return ingest_push_dir(ingest, path, made.ino, st);
 }
 

@@ -19,9 +19,6 @@ struct sink {
 	uint64_t bytes;
 };
 
-/* The source has changed or cannot be read: the file is left out. */
-#define LEFT_OUT 1
-
 /* Behind what is pending, where that is too much. */
 static int write_patiently(struct volume_file *file, uint64_t offset, const struct iovec *iov)
 {
@@ -81,7 +78,7 @@ static int copy_range(struct sink *sink, int fd, const char *path, uint64_t from
 		if (n != (ssize_t)length) {
 			ingest_skip(ingest, path,
 				n < 0 ? strerror((int)-n) : "it became shorter while it was read");
-			return LEFT_OUT;
+			return INGEST_LEFT_OUT;
 		}
 		r = put(sink, from, length);
 		if (!r)
@@ -160,6 +157,18 @@ static bool is_same(struct ingest *ingest, int fd, const char *path, const struc
 
 /* --- staged ----------------------------------------------------------------------------------- */
 
+/* For the last one of the batch. */
+static int stage_xattrs(struct ingest_batch *batch, int fd, const char *path)
+{
+	struct ingest_xattrs *xattrs = &batch->xattrs[batch->count - 1];
+	struct volume_staged *staged = &batch->staged[batch->count - 1];
+	int r = ingest_xattrs_read(batch, fd, path, xattrs);
+
+	staged->xattrs = xattrs->list;
+	staged->xattr_count = xattrs->count;
+	return r;
+}
+
 static int stage_file(struct ingest_batch *batch, struct ingest_dir *dir, const char *path, int fd,
 	const struct stat *st, struct ingest_link *link)
 {
@@ -170,12 +179,14 @@ static int stage_file(struct ingest_batch *batch, struct ingest_dir *dir, const 
 	if (r)
 		return r;
 	sink.staged = &batch->staged[batch->count - 1];
-	r = copy(&sink, fd, path, st);
+	r = stage_xattrs(batch, fd, path);
+	if (!r)
+		r = copy(&sink, fd, path, st);
 	if (!r && !is_same(batch->ingest, fd, path, st))
-		r = LEFT_OUT;
+		r = INGEST_LEFT_OUT;
 	if (r) {
 		ingest_unplace(batch);
-		return r == LEFT_OUT ? 0 : r;
+		return r == INGEST_LEFT_OUT ? 0 : r;
 	}
 	batch->data[batch->count - 1] = sink.bytes;
 	batch->bytes += sink.bytes;
@@ -184,15 +195,28 @@ static int stage_file(struct ingest_batch *batch, struct ingest_dir *dir, const 
 
 /* --- made first, written then ----------------------------------------------------------------- */
 
+static int write_xattrs(struct sink *sink, const char *path, int fd)
+{
+	struct ingest_xattrs xattrs = {0};
+	int r = ingest_xattrs_read(sink->batch, fd, path, &xattrs);
+
+	if (!r)
+		r = ingest_xattrs_set(sink->batch->ingest, volume_file_ino(sink->file), &xattrs);
+	ingest_xattrs_free(&xattrs);
+	return r;
+}
+
 static int write_file(struct sink *sink, const char *path, int fd, const struct stat *st)
 {
 	struct volume_set set = ingest_attributes(st);
 	struct volume *volume = sink->batch->ingest->volume;
 	uint64_t ino = volume_file_ino(sink->file), lsn;
-	int r = copy(sink, fd, path, st);
+	int r = write_xattrs(sink, path, fd);
 
+	if (!r)
+		r = copy(sink, fd, path, st);
 	if (!r && !is_same(sink->batch->ingest, fd, path, st))
-		r = LEFT_OUT;
+		r = INGEST_LEFT_OUT;
 	if (r)
 		return r;
 	r = volume_commit_wait(sink->file);
@@ -224,7 +248,7 @@ static int large_file(struct ingest_batch *batch, uint64_t dir, const char *path
 	if (!r)
 		r = write_file(&sink, path, fd, st);
 	volume_file_put(sink.file);
-	left_out = r == LEFT_OUT;
+	left_out = r == INGEST_LEFT_OUT;
 	if (left_out)
 		r = volume_unlink(ingest->volume, dir, name, VOLUME_UNLINK_FILE, &lsn);
 	if (r)

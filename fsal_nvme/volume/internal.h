@@ -300,6 +300,14 @@ int entry_get(struct volume *volume, struct txn *txn, uint64_t dir, const char *
 int entry_make(struct change *change, struct inode *parent, const char *name,
 	const struct volume_new *new, struct inode *inode);
 
+/* --- xattr.c --------------------------------------------------------------------------------- */
+
+/* Sets one and counts it; the inode is not put. */
+int xattr_put(struct change *change, struct inode *inode, const struct volume_xattr *xattr,
+	enum volume_xattr_how how);
+/* Takes as many as the record has room for; 1: none is left. The inode is not put. */
+int xattrs_delete(struct change *change, struct inode *inode);
+
 /* --- extents.c: extents and inline data in the environment ----------------------------------- */
 
 /* The extent that holds byte `at`, or the first behind it; cut so that it begins at `at` or later.

@@ -26,7 +26,7 @@ static int entry_add(
 	dir->size++;
 	dir->mtime = change->now;
 	memcpy(entry.name, name, length + 1);
-	r = change_put(change, key_name(&key, dir->ino, name, length), row,
+	r = change_put(change, key_name(&key, ROW_NAME, dir->ino, name, length), row,
 		entry_encode_name(&entry, row));
 	if (r)
 		return r;
@@ -38,7 +38,7 @@ static int entry_remove(
 	struct change *change, struct inode *dir, const char *name, const struct entry *entry)
 {
 	struct key key;
-	int r = change_delete(change, key_name(&key, dir->ino, name, strlen(name)));
+	int r = change_delete(change, key_name(&key, ROW_NAME, dir->ino, name, strlen(name)));
 
 	if (r)
 		return r;

@@ -119,6 +119,8 @@ static size_t cost(const struct volume_staged *staged)
 		bytes += overlay->count * COST_PIECE + overlay->length;
 	if (staged->new.target)
 		bytes += strlen(staged->new.target);
+	for (unsigned i = 0; i < staged->xattr_count; i++)
+		bytes += COST_PIECE + strlen(staged->xattrs[i].name) + staged->xattrs[i].length;
 	return bytes;
 }
 
@@ -150,7 +152,10 @@ static int create(struct change *change, struct volume_staged *staged, struct in
 		return r ? r : -E2BIG;
 	if (inode.type == VOLUME_FILE)
 		inode.size = staged->size;
-	return inode_put(change, &inode);
+	r = 0;
+	for (unsigned i = 0; !r && i < staged->xattr_count; i++)
+		r = xattr_put(change, &inode, &staged->xattrs[i], VOLUME_XATTR_CREATE);
+	return r ? r : inode_put(change, &inode);
 }
 
 /* A file that has its rows is the environment's. */

@@ -155,8 +155,8 @@ int trim_all(struct volume *volume)
 
 /* --- deleted --------------------------------------------------------------------------------- */
 
-/* Takes the rows of an inode away, extents first; 1: all, 0: some extents, and the inode's row is
- * to be put. */
+/* Takes the rows of an inode away, extents first; 1: all, 0: some, and the inode's row is to be
+ * put. */
 static int delete_rows(struct change *change, struct inode *inode)
 {
 	unsigned budget = STEP_EXTENTS;
@@ -166,6 +166,10 @@ static int delete_rows(struct change *change, struct inode *inode)
 
 	if (r || done < VOLUME_SIZE_MAX)
 		return r;
+	r = xattrs_delete(change, inode);
+	if (r <= 0)
+		return r;
+	r = 0;
 	if (inode->type == VOLUME_FILE && !inode->extents)
 		r = inline_put(change, inode, NULL, 0);
 	if (!r && inode->type == VOLUME_SYMLINK)
@@ -190,6 +194,8 @@ int nameless_begin(struct change *change, struct inode *inode, struct nameless *
 		return r;
 	if (!is_file || !nameless->file->opens) {
 		r = delete_rows(change, inode);
+		if (!r && !is_file) /* more attributes than were ever accepted */
+			r = row_is_bad(change->volume, ROW_ATTRIBUTE, inode->ino);
 		nameless->gone = r == 1;
 		if (r)
 			return r < 0 ? r : 0;

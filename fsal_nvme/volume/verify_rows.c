@@ -21,6 +21,7 @@ struct rows {
 	uint64_t links, entries; /* of anything but directories: as counted by inodes, as named */
 	uint64_t directories, directory_entries;
 	uint64_t names, cookies;
+	uint64_t xattrs, xattr_rows; /* as counted by inodes, as found */
 };
 
 static void bad(struct rows *rows, uint64_t ino, const char *format, ...)
@@ -179,6 +180,37 @@ static int look_at_other(struct rows *rows, const struct inode *inode)
 	return 0;
 }
 
+/* *bytes: of name and value. */
+static bool xattr_is_sound(struct bytes key, struct bytes row, uint64_t *ino, size_t *bytes)
+{
+	struct bytes name, value;
+
+	if (!key_is_name(key, ROW_ATTRIBUTE, ino, &name) || attribute_decode(row, &value))
+		return false;
+	*bytes = name.length + value.length;
+	return true;
+}
+
+static void look_at_xattrs(struct rows *rows, const struct inode *inode)
+{
+	uint64_t count = 0, bytes = 0, ino;
+	struct bytes found, row;
+	struct key key;
+	struct bytes at = key_inode(&key, ROW_ATTRIBUTE, inode->ino);
+	size_t more;
+
+	rows->xattrs += inode->xattrs;
+	while (!next_row(rows, &key, &at, &found, &row) &&
+		xattr_is_sound(found, row, &ino, &more) && ino == inode->ino) {
+		count++;
+		bytes += more;
+	}
+	if (count != inode->xattrs || bytes != (uint64_t)inode->xattr_names + inode->xattr_values)
+		bad(rows, inode->ino, "has %llu attributes of %llu bytes and counts %u of %llu",
+			(unsigned long long)count, (unsigned long long)bytes, inode->xattrs,
+			(unsigned long long)inode->xattr_names + inode->xattr_values);
+}
+
 static int look_at_inode(struct rows *rows, struct bytes key, struct bytes row)
 {
 	struct inode inode;
@@ -190,6 +222,8 @@ static int look_at_inode(struct rows *rows, struct bytes key, struct bytes row)
 		return 0;
 	}
 	rows->bytes += inode.bytes;
+	if (inode.xattrs)
+		look_at_xattrs(rows, &inode);
 	if (inode.type == VOLUME_DIRECTORY)
 		return look_at_directory(rows, &inode);
 	rows->links += inode.nlink;
@@ -221,7 +255,7 @@ static int look_at_name(struct rows *rows, struct bytes key, struct bytes row)
 	uint64_t dir = 0;
 
 	rows->names++;
-	if (!key_is_name(key, &dir, &name) || entry_decode_name(row, &entry)) {
+	if (!key_is_name(key, ROW_NAME, &dir, &name) || entry_decode_name(row, &entry)) {
 		bad(rows, dir, "an entry is broken");
 		return 0;
 	}
@@ -253,6 +287,19 @@ static int look_at_owned(struct rows *rows, struct bytes key, struct bytes row)
 
 	if (!key_is_inode(key, *(const uint8_t *)key.data, &ino) || !has_row(rows, ROW_INODE, ino))
 		bad(rows, ino, "is gone and has left a row");
+	return 0;
+}
+
+static int look_at_xattr(struct rows *rows, struct bytes key, struct bytes row)
+{
+	uint64_t ino = 0;
+	size_t bytes;
+
+	rows->xattr_rows++;
+	if (!xattr_is_sound(key, row, &ino, &bytes))
+		bad(rows, ino, "an attribute is broken");
+	else if (!has_row(rows, ROW_INODE, ino))
+		bad(rows, ino, "is gone and has left an attribute");
 	return 0;
 }
 
@@ -292,6 +339,9 @@ static void look_at_sums(struct rows *rows)
 			(unsigned long long)rows->links, (unsigned long long)rows->entries,
 			(unsigned long long)rows->directories,
 			(unsigned long long)rows->directory_entries);
+	if (rows->xattrs != rows->xattr_rows)
+		bad(rows, 0, "%llu attributes are counted and %llu are there",
+			(unsigned long long)rows->xattrs, (unsigned long long)rows->xattr_rows);
 	if (rows->names != rows->cookies)
 		bad(rows, 0, "%llu names have %llu cookies", (unsigned long long)rows->names,
 			(unsigned long long)rows->cookies);
@@ -312,6 +362,8 @@ int verify_rows(struct verify *verify)
 		r = each_row(&rows, ROW_COOKIE, look_at_cookie);
 	for (unsigned i = 0; !r && i < sizeof(owned) / sizeof(owned[0]); i++)
 		r = each_row(&rows, owned[i], look_at_owned);
+	if (!r)
+		r = each_row(&rows, ROW_ATTRIBUTE, look_at_xattr);
 	if (!r)
 		r = look_at_extent_owners(&rows);
 	if (!r)

@@ -180,6 +180,47 @@ struct volume_set {
 int volume_setattr(struct volume *volume, uint64_t ino, const struct volume_set *set,
 	struct volume_attributes *after, uint64_t *lsn);
 
+/* --- extended attributes --------------------------------------------------------------------- */
+
+/*
+ * Of files and directories, in one space of names, which is Linux's without its "user.". Names have
+ * 1 to VOLUME_NAME_MAX bytes. All attributes of an inode are read and written at any time, also of
+ * a file that is open without a name, and go with it.
+ */
+#define VOLUME_XATTR_VALUE_MAX 65536u /* bytes of a value */
+#define VOLUME_XATTR_NAME_COST 32u
+/* Of one inode: bytes of names, and NAME_COST for each. All of them go in one transaction. */
+#define VOLUME_XATTR_NAMES_MAX 65536u
+#define VOLUME_XATTR_BYTES_MAX (1u << 20) /* of one inode: bytes of names and values */
+
+struct volume_xattr {
+	const char *name;
+	const void *value; /* NULL is allowed where length is 0 */
+	size_t length;
+};
+enum volume_xattr_how {
+	VOLUME_XATTR_EITHER,
+	VOLUME_XATTR_CREATE, /* -EEXIST */
+	VOLUME_XATTR_REPLACE, /* -ENODATA */
+};
+
+/* *length: of the value, also with -ERANGE (`size` is less). -ENODATA: there is none. */
+int volume_xattr_get(struct volume *volume, uint64_t ino, const char *name, void *value,
+	size_t size, size_t *length);
+/* -E2BIG: the value is too long; -ENOSPC: more than an inode may have; -EPERM: of an inode that can
+ * have none. */
+int volume_xattr_set(struct volume *volume, uint64_t ino, const struct volume_xattr *xattr,
+	enum volume_xattr_how how, uint64_t *lsn);
+/* -ENODATA, -EPERM. */
+int volume_xattr_remove(struct volume *volume, uint64_t ino, const char *name, uint64_t *lsn);
+/* Calls back with the names in their order, from number `from` on, until it returns false (that
+ * name was not taken) or all were seen (*eof). They are seen at one moment; the callback must
+ * change nothing. `name` is not terminated. */
+int volume_xattr_list(struct volume *volume, uint64_t ino, uint64_t from,
+	bool (*each)(void *data, const char *name, size_t length), void *data, bool *eof);
+/* Whether an inode may have all of these: 0, or as volume_xattr_set(). */
+int volume_xattrs_check(const struct volume_xattr *xattrs, unsigned count);
+
 /* --- names ----------------------------------------------------------------------------------- */
 
 /* `found` may be NULL, here and below. For ".." there is volume_parent(). */
@@ -329,6 +370,8 @@ struct volume_staged {
 	const char *name;
 	struct volume_new new;
 	uint64_t size; /* of files; what was not staged is a hole */
+	const struct volume_xattr *xattrs; /* of files; checked; until volume_stage_commit() */
+	unsigned xattr_count;
 	int status; /* of this one, from volume_stage_commit() */
 	uint64_t ino; /* of the new one */
 	/* the layer's own */
@@ -339,7 +382,8 @@ int volume_stage(struct volume *volume, struct volume_staged *staged, uint64_t o
 	const void *bytes, size_t length);
 /*
  * Creates `count` of them; each has its status then: 0, -EEXIST, -EIO (bytes were lost), -E2BIG
- * (too many extents for one transaction: make and write it as any other file), and so on. Returns
+ * (too many extents or attributes for one transaction: make and write it as any other file), and so
+ * on. Returns
  * an error when the volume cannot be changed; those with a status of -ECANCELED were not tried.
  */
 int volume_stage_commit(
@@ -373,9 +417,10 @@ struct ingest_options {
 };
 /*
  * Copies a directory tree: files, directories, symbolic links, FIFOs, sockets and devices, with
- * modes, owners, times, hard links and holes. All of it is durable on return. What cannot be read
- * or changes meanwhile, and what finds its name taken, is skipped and named; an error of the pool
- * ends it. -EBUSY while another ingest or the sealing of the volume is under way.
+ * modes, owners, times, hard links, holes and extended attributes (user.*). All of it is durable on
+ * return. What cannot be read or changes meanwhile, and what finds its name taken, is skipped and
+ * named; an error of the pool ends it. -EBUSY while another ingest or the sealing of the volume is
+ * under way.
  */
 int volume_ingest(struct volume *volume, const struct ingest_options *options,
 	struct ingest_progress *progress, struct error *error);

@@ -8,9 +8,9 @@
 
 #include "world.h"
 
-enum { LETTERS, DELETED = LETTERS + 9, UNUSABLE };
+enum { LETTERS, DELETED = LETTERS + 10, UNUSABLE };
 
-static const char letters[] = "HIECXDLOT";
+static const char letters[] = "HIECXDLOTA";
 
 struct fuzz_type fuzz_types[] = {
 	[LETTERS] = {"row H", 0},
@@ -22,6 +22,7 @@ struct fuzz_type fuzz_types[] = {
 	[LETTERS + 6] = {"row L", 0},
 	[LETTERS + 7] = {"row O", 0},
 	[LETTERS + 8] = {"row T", 0},
+	[LETTERS + 9] = {"row A", 0},
 	[DELETED] = {"a row deleted", 0},
 	[UNUSABLE] = {"no row", 0},
 	{NULL, 0},

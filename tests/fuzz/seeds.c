@@ -345,6 +345,12 @@ static void seed_volume_rows(void)
 	struct header header = {
 		.next_ino = 20, .next_cookie = 30, .root = VOLUME_ROOT, .inodes = 5};
 	struct inode dir = {.type = VOLUME_DIRECTORY, .nlink = 2, .parent = 1, .trim = TRIM_NONE};
+	struct inode tagged = {.type = VOLUME_FILE,
+		.nlink = 1,
+		.trim = TRIM_NONE,
+		.xattrs = 1,
+		.xattr_names = 3,
+		.xattr_values = 7};
 	struct inode node = {.type = VOLUME_BLOCK, .nlink = 1, .rdev = 5, .trim = TRIM_NONE};
 	struct entry entry = {.type = VOLUME_FILE, .ino = 9, .cookie = 12, .name = "model"};
 	struct extent extent = {1ull << 32 | 5, 4096, 5000};
@@ -354,16 +360,18 @@ static void seed_volume_rows(void)
 	save_row("header", ROW_HEADER, row, header_encode(&header, row));
 	save_row("inode-file", ROW_INODE, row, inode_encode(&file, row));
 	save_row("inode-directory", ROW_INODE, row, inode_encode(&dir, row));
+	save_row("inode-attributes", ROW_INODE, row, inode_encode(&tagged, row));
 	save_row("inode-node", ROW_INODE, row, inode_encode(&node, row));
 	save_row("name", ROW_NAME, row, entry_encode_name(&entry, row));
 	save_row("cookie", ROW_COOKIE, row, entry_encode_cookie(&entry, row));
 	save_row("extent", ROW_EXTENT, row, extent_encode(&extent, row));
 	save_row("inline", ROW_INLINE, row, blob_encode("some bytes", 10, row));
 	save_row("target", ROW_TARGET, row, blob_encode("../a/target", 11, row));
+	save_row("attribute", ROW_ATTRIBUTE, row, attribute_encode("a value", 7, row));
 	save_row("refused", ROW_INODE, row, mark_encode(row));
 	save_key("key-inode", key_inode(&key, ROW_ORPHAN, 9));
 	save_key("key-pair", key_pair(&key, ROW_EXTENT, 9, 8192));
-	save_key("key-name", key_name(&key, 1, "model", 5));
+	save_key("key-name", key_name(&key, ROW_NAME, 1, "model", 5));
 }
 
 static void put_row(struct writer *w, struct bytes key, const void *value, size_t length)
@@ -430,7 +438,7 @@ static void seed_namespace(struct fuzz_world *world)
 	txn_abort(view);
 	if (env_get(pool, row.id, &env) || view_begin(env, &view))
 		abort();
-	for (const char *letter = "HIECXDLO"; *letter; letter++)
+	for (const char *letter = "HIECXDLOA"; *letter; letter++)
 		seed_one_row(view, env, *letter);
 	txn_abort(view);
 	env_put(env);

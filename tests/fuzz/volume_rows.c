@@ -6,7 +6,7 @@
 
 #include "volume/format.h"
 
-enum { HEADER, INODE, NAME, COOKIE, EXTENT, INLINE, TARGET, KEY, REFUSED = KEY + 3 };
+enum { HEADER, INODE, NAME, COOKIE, EXTENT, INLINE, TARGET, ATTRIBUTE, KEY, REFUSED = KEY + 3 };
 
 struct fuzz_type fuzz_types[] = {
 	[HEADER] = {"header", 0},
@@ -16,6 +16,7 @@ struct fuzz_type fuzz_types[] = {
 	[EXTENT] = {"extent", 0},
 	[INLINE] = {"inline data", 0},
 	[TARGET] = {"target", 0},
+	[ATTRIBUTE] = {"extended attribute", 0},
 	[KEY] = {"key of an inode", 0},
 	[KEY + 1] = {"key of an inode and a number", 0},
 	[KEY + 2] = {"key of a name", 0},
@@ -125,6 +126,29 @@ static int try_target(struct bytes row)
 	return try_blob(row, VOLUME_TARGET_MAX);
 }
 
+static int try_attribute(struct bytes row)
+{
+	struct bytes value, again;
+	uint8_t *one;
+
+	if (attribute_decode(row, &value))
+		return -EBADMSG;
+	assert(value.length <= VOLUME_XATTR_VALUE_MAX);
+	one = malloc(ROW_ATTRIBUTE_HEAD + value.length);
+	assert(one && !attribute_decode(
+			      (struct bytes){one, attribute_encode(value.data, value.length, one)},
+			      &again));
+	same(value.data, value.length, again.data, again.length);
+	free(one);
+	return 0;
+}
+
+static bool is_name(struct bytes bytes, enum row_letter letter, uint64_t *ino, struct bytes *name)
+{
+	return (letter == ROW_NAME || letter == ROW_ATTRIBUTE) &&
+	       key_is_name(bytes, letter, ino, name);
+}
+
 /* A row's own letter is the first byte of its key. */
 static int try_key(struct bytes bytes)
 {
@@ -136,9 +160,9 @@ static int try_key(struct bytes bytes)
 	if (key_is_inode(bytes, letter, &a)) {
 		fuzz_reach(KEY);
 		again = key_inode(&key, letter, a);
-	} else if (key_is_name(bytes, &a, &name)) {
+	} else if (is_name(bytes, letter, &a, &name)) {
 		fuzz_reach(KEY + 2);
-		again = key_name(&key, a, name.data, name.length);
+		again = key_name(&key, letter, a, name.data, name.length);
 	} else if (key_is_pair(bytes, letter, &a, &b)) {
 		fuzz_reach(KEY + 1);
 		again = key_pair(&key, letter, a, b);
@@ -160,7 +184,8 @@ static int try_row(uint8_t letter, struct bytes row, unsigned *type)
 		[COOKIE] = {ROW_COOKIE, try_cookie},
 		[EXTENT] = {ROW_EXTENT, try_extent},
 		[INLINE] = {ROW_INLINE, try_inline},
-		[TARGET] = {ROW_TARGET, try_target}};
+		[TARGET] = {ROW_TARGET, try_target},
+		[ATTRIBUTE] = {ROW_ATTRIBUTE, try_attribute}};
 
 	for (*type = 0; *type < KEY; ++*type)
 		if (decoders[*type].letter == letter)

@@ -107,6 +107,7 @@ static void make_orphan(struct volume *volume, struct volume_file **file)
 
 static void make_names(struct volume *volume)
 {
+	const struct volume_xattr tag = {"tag", "a value", 7};
 	struct volume_attributes found;
 	uint64_t dir = make(volume, VOLUME_ROOT, "dir", VOLUME_DIRECTORY), lsn;
 
@@ -118,6 +119,7 @@ static void make_names(struct volume *volume)
 	make_file(volume, VOLUME_ROOT, "large", 0, 50000);
 	must(volume_lookup(volume, dir, "small", &found), "small");
 	must(volume_link(volume, found.ino, VOLUME_ROOT, "second", NULL, &lsn), "second");
+	must(volume_xattr_set(volume, found.ino, &tag, VOLUME_XATTR_CREATE, &lsn), "tag");
 }
 
 static uint64_t area_offset(unsigned device, unsigned area)
@@ -304,6 +306,23 @@ static bool see_entry(void *data, const struct volume_entry *entry)
 	return true;
 }
 
+static bool see_xattr(void *data, const char *name, size_t length)
+{
+	assert(length && length <= VOLUME_NAME_MAX);
+	return --*(unsigned *)data;
+}
+
+static void look_at_xattrs(struct volume *volume, uint64_t ino)
+{
+	unsigned left = LOOKED_AT;
+	char value[300];
+	size_t length;
+	bool eof;
+
+	volume_xattr_list(volume, ino, 0, see_xattr, &left, &eof);
+	volume_xattr_get(volume, ino, "tag", value, sizeof(value), &length);
+}
+
 static void look_at_inode(struct look *look, uint64_t ino)
 {
 	struct volume_attributes attributes;
@@ -315,7 +334,17 @@ static void look_at_inode(struct look *look, uint64_t ino)
 	volume_readlink(look->volume, ino, text, sizeof(text), &length);
 	volume_path(look->volume, ino, text, 300);
 	volume_handle_make(look->volume, ino, handle);
+	look_at_xattrs(look->volume, ino);
 	read_file(look->volume, ino);
+}
+
+static void change_xattrs(struct volume *volume, uint64_t ino)
+{
+	const struct volume_xattr other = {"other", "another value", 13};
+	uint64_t lsn;
+
+	volume_xattr_set(volume, ino, &other, VOLUME_XATTR_EITHER, &lsn);
+	volume_xattr_remove(volume, ino, "tag", &lsn);
 }
 
 static void change_file(struct volume *volume, uint64_t ino)
@@ -331,6 +360,7 @@ static void change_file(struct volume *volume, uint64_t ino)
 	if (!volume_write(file, 5000, &iov, 1, sizeof(bytes)))
 		volume_commit_wait(file);
 	volume_setattr(volume, ino, &set, NULL, &lsn);
+	change_xattrs(volume, ino);
 	volume_file_put(file);
 }
 

@@ -77,6 +77,7 @@ int model_create(struct model *model, int name)
 	assert(model->files < MODEL_FILES);
 	file = &model->file[model->files];
 	file->links = 1;
+	file->attribute = 0;
 	file->versions = 1;
 	file->version[0] = version_new(NULL);
 	model->name[name] = (int)model->files++;
@@ -150,6 +151,34 @@ int model_truncate(struct model *model, int name, uint32_t size)
 		return rc;
 	for (unsigned i = 0; i < file->versions; i++)
 		version_cut(file->version[i], size);
+	return 0;
+}
+
+int model_set_attribute(struct model *model, int name, unsigned attribute)
+{
+	int rc;
+	struct model_file *file = file_of(model, name, &rc);
+
+	if (!file)
+		return rc;
+	if (model->sealed)
+		return -EROFS;
+	file->attribute = attribute;
+	return 0;
+}
+
+int model_remove_attribute(struct model *model, int name)
+{
+	int rc;
+	struct model_file *file = file_of(model, name, &rc);
+
+	if (!file)
+		return rc;
+	if (model->sealed)
+		return -EROFS;
+	if (!file->attribute)
+		return -ENODATA;
+	file->attribute = 0;
 	return 0;
 }
 

@@ -30,6 +30,7 @@ struct model_file {
 	unsigned links;
 	unsigned versions; /* in use; the last is what a reader sees now */
 	struct version *version[MODEL_VERSIONS];
+	unsigned attribute; /* what its extended attribute was made of; 0: it has none */
 };
 
 struct model {
@@ -52,6 +53,8 @@ int model_truncate(struct model *model, int name, uint32_t size);
 int model_unlink(struct model *model, int name);
 int model_link(struct model *model, int from, int to);
 int model_rename(struct model *model, int from, int to);
+int model_set_attribute(struct model *model, int name, unsigned attribute);
+int model_remove_attribute(struct model *model, int name);
 int model_seal(struct model *model);
 /* All unstable writes become stable: a clean close. */
 void model_settle(struct model *model);

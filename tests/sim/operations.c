@@ -12,6 +12,7 @@
 #define DEVICE_SIZE (2u << 20)
 #define WRITES_MAX 4 /* of a random sequence */
 #define CREATES_MAX 7
+#define ATTRIBUTE_MAX 2000 /* bytes */
 #define FILL_STEP 16384
 #define FILL_STRIDE 61 /* of the hundreds of writes that fill a pool, each so manieth is a cut */
 
@@ -135,6 +136,44 @@ static int do_shrink(struct run *run, int a, int b)
 static int do_grow(struct run *run, int a, int b)
 {
 	return cut_to(run, a, 50000);
+}
+
+/* The value of an attribute, of a length of its own. */
+static size_t attribute_value(uint8_t *value, unsigned salt)
+{
+	size_t length = salt * 311 % ATTRIBUTE_MAX;
+
+	pattern(value, (uint32_t)length, salt);
+	return length;
+}
+
+static int do_set_attribute(struct run *run, int a, int b)
+{
+	static uint8_t value[ATTRIBUTE_MAX];
+	struct volume_xattr xattr = {"key", value, attribute_value(value, run->salt)};
+	struct volume_file *file;
+	uint64_t lsn = 0;
+	int rc = get_file(run, a, &file);
+
+	if (rc)
+		return rc;
+	rc = volume_xattr_set(
+		run->volume, volume_file_ino(file), &xattr, VOLUME_XATTR_EITHER, &lsn);
+	volume_file_put(file);
+	return durable(run, rc, &lsn);
+}
+
+static int do_remove_attribute(struct run *run, int a, int b)
+{
+	struct volume_file *file;
+	uint64_t lsn = 0;
+	int rc = get_file(run, a, &file);
+
+	if (rc)
+		return rc;
+	rc = volume_xattr_remove(run->volume, volume_file_ino(file), "key", &lsn);
+	volume_file_put(file);
+	return durable(run, rc, &lsn);
 }
 
 static int do_unlink(struct run *run, int a, int b)
@@ -313,6 +352,14 @@ static int m_unlink(struct model *m, int a, int b, unsigned salt)
 {
 	return model_unlink(m, a);
 }
+static int m_set_attribute(struct model *m, int a, int b, unsigned salt)
+{
+	return model_set_attribute(m, a, salt);
+}
+static int m_remove_attribute(struct model *m, int a, int b, unsigned salt)
+{
+	return model_remove_attribute(m, a);
+}
 static int m_link(struct model *m, int a, int b, unsigned salt)
 {
 	return model_link(m, a, b);
@@ -347,6 +394,8 @@ struct operation operations[] = {
 	{"fsync b", do_fsync, m_fsync, 1, 0, 1, 0},
 	{"shrink a", do_shrink, m_shrink, 0, 0, 1, 0},
 	{"grow a", do_grow, m_grow, 0, 0, 1, 0},
+	{"set an attribute of a", do_set_attribute, m_set_attribute, 0, 0, 1, 0},
+	{"remove the attribute of a", do_remove_attribute, m_remove_attribute, 0, 0, 1, 0},
 	{"unlink a", do_unlink, m_unlink, 0, 0, 1, 0},
 	{"unlink a while open", do_unlink_open, m_unlink, 0, 0, 1, 0},
 	{"unlink a in a full pool", do_unlink_full, m_unlink, 0, 0, FILL_STRIDE, 0},
@@ -361,6 +410,21 @@ struct operation operations[] = {
 const unsigned operation_count = sizeof(operations) / sizeof(operations[0]);
 
 /* --- comparing --- */
+
+static const char *compare_attribute(struct run *run, const struct model_file *file, uint64_t ino)
+{
+	static uint8_t want[ATTRIBUTE_MAX], got[ATTRIBUTE_MAX];
+	size_t wanted = attribute_value(want, file->attribute), length = 0;
+	int rc = volume_xattr_get(run->volume, ino, "key", got, sizeof(got), &length);
+
+	if (rc && rc != -ENODATA)
+		return "its attribute cannot be read";
+	if (rc)
+		return file->attribute ? "its attribute is gone" : NULL;
+	if (!file->attribute || length != wanted || memcmp(got, want, length) != 0)
+		return "wrong attribute";
+	return NULL;
+}
 
 static const char *compare_file(
 	struct run *run, const struct model_file *file, const struct volume_attributes *found)
@@ -386,7 +450,9 @@ static const char *compare_file(
 		return "cannot be read";
 	if (length != found->size)
 		return "size and bytes differ";
-	return model_allows(file, (uint32_t)length, bytes) ? NULL : "wrong bytes or size";
+	if (!model_allows(file, (uint32_t)length, bytes))
+		return "wrong bytes or size";
+	return compare_attribute(run, file, found->ino);
 }
 
 static const char *compare_name(struct run *run, const struct model *model, int name)

@@ -576,8 +576,9 @@ static void sees_rows_that_contradict(void **state)
 	put_row(key_pair(&key, ROW_EXTENT, ino, 0), row, extent_encode(&extent, row));
 	put_row(key_inode(&key, ROW_ORPHAN, 777), row, mark_encode(row));
 	put_row(key_inode(&key, ROW_INODE, 778), "\x01garbage", 8);
+	put_row(key_name(&key, ROW_ATTRIBUTE, 779, "left", 4), row, attribute_encode("v", 1, row));
 	assert_int_equal(volume_verify(fixture.volume, NULL, &report, NULL), 0);
-	assert_true(report.bad_metadata >= 3);
+	assert_true(report.bad_metadata >= 5);
 	assert_int_equal(volume_check_live(fixture.volume, &wrong), 0);
 	assert_int_equal(wrong, 1);
 	assert_int_equal(volume_getattr(fixture.volume, 778, &attributes), -EIO);

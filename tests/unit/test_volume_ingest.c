@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include "test_volume.h"
@@ -320,6 +321,59 @@ static void goes_on_with_hard_links(void **state)
 	assert_int_equal(found.type, VOLUME_DIRECTORY);
 }
 
+static void source_xattr(const char *name, const char *xattr, size_t length, unsigned seed)
+{
+	static uint8_t bytes[64 * KIB];
+
+	fill_bytes(bytes, length, seed);
+	if (lsetxattr(at(name), xattr, bytes, length, 0))
+		fail_msg("%s: %s on %s: these tests need a file system with user.*",
+			strerror(errno), xattr, at(name));
+}
+
+static void must_have_xattr(const char *name, const char *xattr, size_t length, unsigned seed)
+{
+	static uint8_t found[64 * KIB], expected[64 * KIB];
+	size_t bytes = 0;
+
+	fill_bytes(expected, length, seed);
+	assert_int_equal(
+		volume_xattr_get(fixture.volume, walk(name), xattr, found, sizeof(found), &bytes),
+		0);
+	assert_int_equal(bytes, length);
+	assert_memory_equal(found, expected, length);
+}
+
+static void keeps_extended_attributes(void **state)
+{
+	struct ingest_progress progress;
+	struct told told = {0};
+
+	assert_int_equal(mkdir(at("dir"), 0755), 0);
+	source_file("small", 0, 100, 1);
+	source_file("large", 80u << 20, 1000, 2);
+	source_file("none", 0, 100, 3);
+	source_xattr("dir", "user.dir", 10, 1);
+	source_xattr("small", "user.empty", 0, 2);
+	source_xattr("small", "user.two", 2000, 3);
+	source_xattr("small", "trusted.other", 10, 4);
+	source_xattr("large", "user.large", 1000, 5);
+	assert_int_equal(ingest(&told, false, &progress), 0);
+	assert_int_equal(told.skipped, 0);
+	volume_fixture_crash(&fixture, SIM_LOSE_ALL);
+	must_have_xattr("dir", "dir", 10, 1);
+	must_have_xattr("small", "empty", 0, 2);
+	must_have_xattr("small", "two", 2000, 3);
+	must_have_xattr("large", "large", 1000, 5);
+	assert_int_equal(
+		volume_xattr_get(fixture.volume, walk("small"), "other", NULL, 0, &(size_t){0}),
+		-ENODATA);
+	compare_all();
+	assert_int_equal(ingest(&told, true, &progress), 0);
+	assert_int_equal(progress.present, 4);
+	must_have_xattr("dir", "dir", 10, 1);
+}
+
 static void names_what_it_leaves_out(void **state)
 {
 	struct ingest_progress progress;
@@ -450,6 +504,7 @@ int main(void)
 		TEST(keeps_times_far_away_in_order),
 		TEST(goes_on_where_it_was_stopped),
 		TEST(goes_on_with_hard_links),
+		TEST(keeps_extended_attributes),
 		TEST(names_what_it_leaves_out),
 		TEST(a_copy_that_cannot_be_taken_back_ends_it),
 		TEST(copies_a_file_of_many_holes),

@@ -11,8 +11,10 @@ class Mounted:
         self.volume = volume
         self.path = f'/mnt/{volume}'
         self._mounts = []
+        self._options = None
 
     def mount(self, options='vers=4.1,proto=tcp'):
+        self._options = options
         self._mount(self.path, options)
         return self
 
@@ -32,7 +34,7 @@ class Mounted:
         """Unmount and mount: what is read next comes from the server."""
         self.client.umount(self.path)
         self._mounts.remove(self.path)
-        self.mount()
+        self.mount(self._options)
 
     def call(self, function, *args, **options):
         """Client.call(function, path of the mount, *args)."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
-"""NFSv4.1 (RFC 8881) without a client: compounds by hand over TCP, sessions and their slots."""
+"""NFSv4.1 (RFC 8881) and what 4.2 adds (RFC 7862, 8276) without a client: compounds by hand over TCP, sessions and their slots."""
 
 import os
 import select
@@ -10,6 +10,7 @@ import time
 OK, PERM, NOENT, IO, ACCESS, EXIST, INVAL, FBIG, ROFS = 0, 1, 2, 5, 13, 17, 22, 27, 30
 STALE, BADHANDLE, NOTSUPP, DELAY, LOCKED, SHARE_DENIED = 70, 10001, 10004, 10008, 10012, 10015
 GRACE, OPENMODE, SEQ_MISORDERED = 10013, 10038, 10063
+TOOSMALL, NAMETOOLONG, NOXATTR, XATTR2BIG = 10005, 63, 10095, 10096
 READ, WRITE, BOTH = 1, 2, 3
 UNSTABLE, FILE_SYNC = 0, 2
 ANONYMOUS = bytes(16)
@@ -182,6 +183,27 @@ def write(stateid, offset, data, stable=UNSTABLE):
 
 def commit():
     return 5, u64(0) + u32(0), lambda r: r.fixed(8)
+
+
+def getxattr(name):
+    return 72, opaque(name.encode()), Reply.opaque
+
+
+EITHER, CREATE, REPLACE = 0, 1, 2
+
+
+def setxattr(name, value, how=EITHER):
+    return 73, u32(how) + opaque(name.encode()) + opaque(value), Reply.change_info
+
+
+def listxattrs(cookie=0, room=65536):
+    """-> cookie, names, whether these are all"""
+    return (74, u64(cookie) + u32(room),
+            lambda r: (r.u64(), [r.opaque().decode() for _ in range(r.u32())], bool(r.u32())))
+
+
+def removexattr(name):
+    return 75, opaque(name.encode()), Reply.change_info
 
 
 class Refused(Exception):
