@@ -143,6 +143,36 @@ static void keeps_symbolic_links(void **state)
 	must_unlink(volume, VOLUME_ROOT, "l");
 }
 
+static void keeps_special_files(void **state)
+{
+	const uint64_t device = 4095ull << 32 | 1048575;
+	struct volume_new new = {.set = {.mask = VOLUME_SET_MODE, .mode = 0600}, .rdev = device};
+	struct volume_set cut = {.mask = VOLUME_SET_SIZE};
+	struct volume_attributes found;
+	struct volume_file *file;
+	char name[2] = "0";
+	uint64_t lsn;
+
+	for (new.type = VOLUME_FIFO; new.type <= VOLUME_BLOCK; new.type++, name[0]++)
+		assert_int_equal(
+			volume_make(fixture.volume, VOLUME_ROOT, name, &new, NULL, &lsn), 0);
+	must_sync(&fixture);
+	volume_fixture_crash(&fixture, SIM_LOSE_ALL);
+	name[0] = '0';
+	for (new.type = VOLUME_FIFO; new.type <= VOLUME_BLOCK; new.type++, name[0]++) {
+		assert_int_equal(volume_lookup(fixture.volume, VOLUME_ROOT, name, &found), 0);
+		assert_int_equal(found.type, new.type);
+		assert_int_equal(found.mode, 0600);
+		assert_int_equal(found.rdev, new.type >= VOLUME_CHARACTER ? device : 0);
+		assert_int_equal(
+			volume_setattr(fixture.volume, found.ino, &cut, NULL, &lsn), -EINVAL);
+		file = must_get(fixture.volume, found.ino);
+		assert_int_equal(write_seeded(file, 0, 10, 1), -EINVAL);
+		volume_file_put(file);
+		must_unlink(fixture.volume, VOLUME_ROOT, name);
+	}
+}
+
 static void links_and_unlinks(void **state)
 {
 	struct volume *volume = fixture.volume;
@@ -360,6 +390,7 @@ int main(void)
 		TEST(tells_what_exists),
 		TEST(makes_a_file_with_its_size_or_not_at_all),
 		TEST(keeps_symbolic_links),
+		TEST(keeps_special_files),
 		TEST(links_and_unlinks),
 		TEST(renames_over_names),
 		TEST(renames_one_inode_to_itself),
