@@ -2,7 +2,8 @@
 /*
  * Ganesha's FSAL calls as calls of volumes: `FSAL { Name = NVME; }`. Translation only; what is true
  * of files is decided in volume/. Read main.c first (life of the module), then exports.c (what is
- * exported), export.c, handle.c, and the operations: attributes.c, xattr.c, name.c, file.c, io.c.
+ * exported), export.c, handle.c, and the operations: attributes.c, xattr.c, name.c, file.c, io.c,
+ * range.c.
  *
  * Ganesha's structs are embedded, and recovered from a pointer to them by the ..._of() functions.
  * `op_ctx`, the request that this thread works for, is read in the outermost functions only.
@@ -197,13 +198,13 @@ int access_new(const struct volume_attributes *parent, struct volume_new *new);
  * owner alone may. */
 fsal_status_t access_xattr(struct handle *handle, bool change);
 
-/* --- name.c, file.c, io.c, xattr.c
- * ------------------------------------------------------------------ */
+/* --- name.c, file.c, io.c, range.c, xattr.c ------------------------------------------------ */
 
 void name_ops(struct fsal_obj_ops *ops);
 void file_ops(struct fsal_obj_ops *ops);
 void io_ops(struct fsal_obj_ops *ops);
 void xattr_ops(struct fsal_obj_ops *ops);
+void range_ops(struct fsal_obj_ops *ops);
 
 /* A directory whose names change: one at a time, so that `pre` and `post`, its change attribute
  * before and after, belong to this change alone. Both may be NULL. */

@@ -317,4 +317,5 @@ MODULE_INIT static void start(void)
 	file_ops(&nvme.obj_ops);
 	io_ops(&nvme.obj_ops);
 	xattr_ops(&nvme.obj_ops);
+	range_ops(&nvme.obj_ops);
 }

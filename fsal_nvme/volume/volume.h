@@ -335,6 +335,14 @@ int volume_read_wait(struct volume_file *file, uint64_t offset, void *buffer, si
 	size_t *bytes, bool *eof);
 
 /*
+ * The first byte at or behind `offset` that lies in data, or in a hole, in whole blocks of 4 KiB;
+ * behind the end of the file is a hole. Pending writes count. -ENXIO: `offset` is at or behind the
+ * end, or there is no data; *found stays as it is. -EISDIR, -EINVAL (no file), -ESTALE.
+ */
+enum volume_seek { VOLUME_SEEK_DATA, VOLUME_SEEK_HOLE };
+int volume_seek(struct volume_file *file, uint64_t offset, enum volume_seek what, uint64_t *found);
+
+/*
  * Makes all writes to the file that have returned durable; group-committed with others. Owned by
  * the caller until done(), which runs once, on a thread of the volume or of the engine, or before
  * volume_commit() returns. status: 0; -EIO when writes to the file were lost since it was called,

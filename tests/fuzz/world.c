@@ -283,12 +283,15 @@ static void read_file(struct volume *volume, uint64_t ino)
 {
 	static uint8_t bytes[BYTES_READ];
 	struct volume_file *file;
+	uint64_t at;
 	size_t got;
 	bool eof;
 
 	if (volume_file_get(volume, ino, &file))
 		return;
 	volume_read_wait(file, 0, bytes, sizeof(bytes), &got, &eof);
+	volume_seek(file, 0, VOLUME_SEEK_DATA, &at);
+	volume_seek(file, 0, VOLUME_SEEK_HOLE, &at);
 	volume_file_put(file);
 }
 

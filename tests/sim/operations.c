@@ -426,11 +426,32 @@ static const char *compare_attribute(struct run *run, const struct model_file *f
 	return NULL;
 }
 
+/* What is said to be holes reads as zeros. */
+static const char *compare_holes(struct volume_file *file, const uint8_t *bytes, size_t length)
+{
+	uint64_t at = 0, end;
+
+	while (at < length) {
+		int rc = volume_seek(file, at, VOLUME_SEEK_HOLE, &at);
+
+		end = length;
+		if (!rc && at < length)
+			rc = volume_seek(file, at, VOLUME_SEEK_DATA, &end);
+		if (rc && rc != -ENXIO)
+			return "its holes cannot be found";
+		for (; at < end; at++)
+			if (bytes[at])
+				return "wrong hole";
+	}
+	return NULL;
+}
+
 static const char *compare_file(
 	struct run *run, const struct model_file *file, const struct volume_attributes *found)
 {
 	static uint8_t bytes[MODEL_BYTES + 1];
 	struct volume_file *handle;
+	const char *wrong;
 	size_t length = 0;
 	bool eof;
 	int rc;
@@ -445,9 +466,10 @@ static const char *compare_file(
 	if (rc)
 		return "cannot be got";
 	rc = volume_read_wait(handle, 0, bytes, sizeof(bytes), &length, &eof);
+	wrong = rc ? NULL : compare_holes(handle, bytes, length);
 	volume_file_put(handle);
-	if (rc)
-		return "cannot be read";
+	if (rc || wrong)
+		return rc ? "cannot be read" : wrong;
 	if (length != found->size)
 		return "size and bytes differ";
 	if (!model_allows(file, (uint32_t)length, bytes))

@@ -11,6 +11,7 @@ OK, PERM, NOENT, IO, ACCESS, EXIST, INVAL, FBIG, ROFS = 0, 1, 2, 5, 13, 17, 22, 
 STALE, BADHANDLE, NOTSUPP, DELAY, LOCKED, SHARE_DENIED = 70, 10001, 10004, 10008, 10012, 10015
 GRACE, OPENMODE, SEQ_MISORDERED = 10013, 10038, 10063
 SYMLINK, WRONG_TYPE = 10029, 10083
+NXIO, ISDIR, FBIG, OPENMODE, UNION_NOTSUPP = 6, 21, 27, 10038, 10090
 TOOSMALL, NAMETOOLONG, NOXATTR, XATTR2BIG = 10005, 63, 10095, 10096
 READ, WRITE, BOTH = 1, 2, 3
 UNSTABLE, FILE_SYNC = 0, 2
@@ -184,6 +185,14 @@ def write(stateid, offset, data, stable=UNSTABLE):
 
 def commit():
     return 5, u64(0) + u32(0), lambda r: r.fixed(8)
+
+
+DATA, HOLE = 0, 1
+
+
+def seek(offset, what, stateid=ANONYMOUS):
+    """-> whether that is the end, where it is"""
+    return 69, stateid + u64(offset) + u32(what), lambda r: (bool(r.u32()), r.u64())
 
 
 def getxattr(name):
