@@ -80,7 +80,12 @@ static void advise_device(struct advice *a, const struct pool_device_status *d)
 {
 	char check[300];
 
-	if (d->state == DEVICE_MISSING) {
+	if (d->state == DEVICE_MISSING && a->status->unreadable[0]) {
+		what(a, "device %u (domain %s) is missing; %s: its header cannot be read", d->id,
+			d->domain, a->status->unreadable);
+		next(a, "look at `dmesg`, cables and the drive before the pool is written to: "
+			"without it, it is not used again");
+	} else if (d->state == DEVICE_MISSING) {
 		what(a, "device %u (domain %s) is missing", d->id, d->domain);
 		next(a,
 			"attach it, and let `millrace pool import %s` look for it; once the pool "

@@ -54,8 +54,8 @@ int device_set_add_dirs(struct device_set *set, const struct command *command, s
 int device_set_scan(struct device_set *set);
 
 struct found_pool {
-	struct pool_summary summary; /* devices_found: those in `set` */
-	struct device_set set;
+	struct pool_summary summary; /* devices_found: the first of those in `set` */
+	struct device_set set; /* the last ones have no header that can be read */
 };
 /* All pools that the devices of `set` hold; free() the list after found_free() of each. */
 int pools_probe(struct command *command, const struct device_set *set, struct found_pool **list,

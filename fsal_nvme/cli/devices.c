@@ -183,23 +183,71 @@ static int keep(struct found_pool *found, const struct pool_summary *summary, co
 	return rc;
 }
 
-int pools_probe(struct command *command, const struct device_set *set, struct found_pool **list,
-	unsigned *count)
+/* A device that is broken in part belongs to a pool that others have shown; without a header it can
+ * only be told of, behind the others. */
+static int keep_broken(struct found_pool *list, unsigned count, const struct pool_summary *summary,
+	const char *path)
 {
-	struct engine *engine;
-	int rc = command_engine(command, &engine);
+	for (unsigned i = 0; i < count; i++) {
+		if (memcmp(list[i].summary.uuid, summary->uuid, 16))
+			continue;
+		list[i].summary.devices_found += summary->devices_found;
+		return device_set_add(&list[i].set, path);
+	}
+	return 0;
+}
 
-	*list = NULL;
-	*count = 0;
+static int probe_whole(struct engine *engine, const struct device_set *set, bool *broken,
+	struct found_pool **list, unsigned *count)
+{
+	int rc = 0;
+
 	for (unsigned i = 0; !rc && i < set->count; i++) {
 		struct pool_summary summary;
 		struct found_pool *found;
+		int got = pool_probe(engine, set->paths[i], &summary, NULL);
 
-		if (pool_probe(engine, set->paths[i], &summary, NULL))
+		broken[i] = got == -EBADMSG;
+		if (got)
 			continue;
 		found = pool_of(list, count, &summary);
 		rc = found ? keep(found, &summary, set->paths[i]) : -ENOMEM;
 	}
+	return rc;
+}
+
+/* Those that have a header, or those that have a label alone. */
+static int probe_broken(struct engine *engine, const struct device_set *set, const bool *broken,
+	bool header, struct found_pool *list, unsigned count)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; !rc && i < set->count; i++) {
+		struct pool_summary summary;
+
+		if (broken[i] && pool_probe(engine, set->paths[i], &summary, NULL) == -EBADMSG &&
+			header == (summary.devices_found > 0))
+			rc = keep_broken(list, count, &summary, set->paths[i]);
+	}
+	return rc;
+}
+
+int pools_probe(struct command *command, const struct device_set *set, struct found_pool **list,
+	unsigned *count)
+{
+	bool *broken = calloc(set->count + 1, sizeof(*broken));
+	struct engine *engine;
+	int rc = broken ? command_engine(command, &engine) : -ENOMEM;
+
+	*list = NULL;
+	*count = 0;
+	if (!rc)
+		rc = probe_whole(engine, set, broken, list, count);
+	if (!rc)
+		rc = probe_broken(engine, set, broken, true, *list, *count);
+	if (!rc)
+		rc = probe_broken(engine, set, broken, false, *list, *count);
+	free(broken);
 	return rc;
 }
 
@@ -250,6 +298,23 @@ static bool complete(const struct found_pool *found)
 	return found->set.count && found->summary.devices_found >= found->summary.device_count;
 }
 
+/* The paths of the pool's devices as they were, where nothing tells any more whose they are. */
+static int add_unreadable(struct command *command, const struct device_set *known, unsigned count,
+	struct found_pool *found)
+{
+	struct pool_summary summary;
+	struct engine *engine;
+	int rc = command_engine(command, &engine);
+
+	for (unsigned i = 0; !rc && i < count; i++) {
+		int got = pool_probe(engine, known->paths[i], &summary, NULL);
+
+		if (got == -ENOENT || got == -EIO)
+			rc = device_set_add(&found->set, known->paths[i]);
+	}
+	return rc;
+}
+
 static int no_permission(const struct device_set *set)
 {
 	for (unsigned i = 0; i < set->count; i++)
@@ -268,6 +333,7 @@ int pool_find(
 	struct device_set set = {0};
 	uint8_t uuid[16];
 	bool cached = !cache_load(command, name, &set, uuid);
+	unsigned known = set.count;
 	int rc = device_set_add_dirs(&set, command, error);
 
 	memset(found, 0, sizeof(*found));
@@ -277,6 +343,8 @@ int pool_find(
 		rc = device_set_scan(&set);
 		if (!rc)
 			rc = probe_for(command, &set, name, uuid, found, error);
+		if (!rc && found->set.count && !complete(found))
+			rc = add_unreadable(command, &set, known, found);
 	}
 	if (!rc && !found->set.count) {
 		rc = no_permission(&set);

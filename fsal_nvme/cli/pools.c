@@ -254,6 +254,20 @@ static int probe(struct command *c, bool dev, struct found_pool **list, unsigned
 	return rc;
 }
 
+static void note_unreadable(const struct found_pool *found)
+{
+	struct reporter *reporter = terminal_reporter();
+
+	for (unsigned i = found->summary.devices_found; i < found->set.count; i++) {
+		char text[600];
+
+		snprintf(text, sizeof(text),
+			"%s: its header cannot be read; its label is of pool %s",
+			found->set.paths[i], found->summary.name);
+		reporter->note(reporter, text);
+	}
+}
+
 static int list_importable(struct command *c)
 {
 	json_t *pools = json_array();
@@ -262,8 +276,10 @@ static int list_importable(struct command *c)
 	int rc = probe(c, true, &list, &count);
 
 	json_object_set_new(c->result, "pools", pools);
-	for (unsigned i = 0; i < count; i++)
+	for (unsigned i = 0; i < count; i++) {
 		json_array_append_new(pools, summary_json(&list[i].summary));
+		note_unreadable(&list[i]);
+	}
 	free_list(list, count);
 	return rc;
 }

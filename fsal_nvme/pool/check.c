@@ -2,6 +2,7 @@
 /*
  * pool_check(): every block of every segment, whatever was read before and whatever caches say.
  *
+ *   heads     both copies of each device's header and of its label
  *   headers   of each chunk of a closed segment, against the segment table
  *   pages     each copy of each checksum page
  *   blocks    band by band, a few at a time: against checksums, then what is bad or on a missing
@@ -9,7 +10,7 @@
  *             parity is computed again and compared
  *
  * Only blocks that are on their devices by now are looked at; the rest of an open segment is still
- * in memory. Headers and pages count as blocks. Runs on the caller's thread, which does the
+ * in memory. Headers, labels and pages count as blocks. Runs on the caller's thread, which does the
  * rebuilding; reading and checking go on beside it on the engine's.
  */
 #include "pool/read.h"
@@ -495,6 +496,19 @@ static int check_all(struct check *check)
 	return result;
 }
 
+static int check_heads(struct check *check)
+{
+	struct heads heads;
+	int result = heads_look(check->pool, &heads);
+
+	if (!result && check->repair)
+		result = heads_mend(check->pool, &heads, false);
+	check->report->blocks += heads.blocks;
+	check->report->bad_blocks += heads.bad_blocks;
+	check->report->repaired_blocks += heads.mended_blocks;
+	return result;
+}
+
 int pool_check(struct pool *pool, bool repair, struct pool_check_report *report,
 	bool (*progress)(void *data, uint64_t done, uint64_t total), void *data,
 	struct error *error)
@@ -510,7 +524,9 @@ int pool_check(struct pool *pool, bool repair, struct pool_check_report *report,
 	if (repair && (pool->read_only || atomic_load(&pool->failure)))
 		return error_set(error, -EROFS, pool_name(pool),
 			"the pool is read-only, nothing can be repaired; check it without repair");
-	result = check_all(&check);
+	result = check_heads(&check);
+	if (!result)
+		result = check_all(&check);
 	if (report->repaired_blocks && (!result || result == -EINTR)) {
 		int flushed = pool_flush(pool, ~UINT64_C(0));
 

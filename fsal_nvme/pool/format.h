@@ -3,7 +3,8 @@
  * What stands on the devices, byte by byte: sizes, magics, and the structs that format.c encodes
  * and decodes. docs/on-disk-format.md tells why. All numbers are little-endian.
  *
- *   block 0            device header (written when the device joins the pool, never changed)
+ *   block 0            device header (written when the device joins the pool, never changed; a copy
+ *                      that has rotted is written again)
  *   label area A       LABEL_RING places of LABEL_SIZE, place = epoch % LABEL_RING
  *   journal ring       journal_size bytes
  *   slots              slot_count of slot_size bytes

@@ -384,10 +384,28 @@ int label_write(struct pool *pool);
 /* The labels of one device: every one that decodes, through `each` (return non-zero to stop). */
 int label_read_all(struct engine *engine, struct device *device, const struct device_header *header,
 	int (*each)(void *data, const struct label *label), void *data);
-/* The header at the device's start, or its copy at the end. -ENOENT: none. */
+/* Those of area A of a device without a header, whatever pool they are of. Area B is not sought:
+ * what stands near the end of a drive may be its last partition's. */
+int label_read_headless(struct engine *engine, struct device *device,
+	int (*each)(void *data, const struct label *label), void *data);
+/* The header at the device's start, or its copy in the device's last block. -ENOENT: none. */
 int device_header_read(struct engine *engine, struct device *device, struct device_header *header);
 /* The greatest beat that any usable member shows for an epoch; 0: none. */
 uint64_t label_beat_read(struct pool *pool, uint64_t epoch);
+
+/* --- copies of headers and labels (heads.c) ------------------------------------------------ */
+
+/* What a look at them found: bits of enum head, by member. */
+struct heads {
+	uint8_t bad[POOL_DEVICES_MAX], foreign[POOL_DEVICES_MAX];
+	uint64_t blocks, bad_blocks, mended_blocks;
+};
+/* Looks at both copies on all usable members; counts with its device and logs what is bad. Waits.
+ */
+int heads_look(struct pool *pool, struct heads *heads);
+/* Rewrites what was found bad; `labels_written`: labels have been since. For an owner. A member
+ * that takes no write is marked failing. Waits. */
+int heads_mend(struct pool *pool, struct heads *heads, bool labels_written);
 
 /* --- the beat (beat.c) -------------------------------------------------------------------- */
 
@@ -506,6 +524,7 @@ struct pool {
 
 	struct member devices[POOL_DEVICES_MAX];
 	unsigned device_count;
+	char unreadable[400]; /* as in struct pool_status */
 
 	struct env *env; /* the pool's own */
 	struct env *volumes; /* env_registry.c: environments in memory, by volume */

@@ -116,6 +116,7 @@ uint64_t label_beat_read(struct pool *pool, uint64_t epoch)
 	return greatest;
 }
 
+/* `header` NULL: of any pool. */
 static int each_place(const uint8_t *area, const struct device_header *header, struct label *label,
 	int (*each)(void *data, const struct label *label), void *data)
 {
@@ -123,7 +124,7 @@ static int each_place(const uint8_t *area, const struct device_header *header, s
 		int rc;
 
 		if (label_decode(label, area + (size_t)place * LABEL_SIZE) ||
-			memcmp(label->pool, header->pool, 16))
+			(header && memcmp(label->pool, header->pool, 16)))
 			continue;
 		rc = each(data, label);
 		if (rc)
@@ -132,20 +133,47 @@ static int each_place(const uint8_t *area, const struct device_header *header, s
 	return 0;
 }
 
-int label_read_all(struct engine *engine, struct device *device, const struct device_header *header,
+static int read_areas(struct engine *engine, struct device *device,
+	const struct device_header *header, unsigned areas,
 	int (*each)(void *data, const struct label *label), void *data)
 {
 	uint8_t *area = buffer_alloc(engine, LABEL_AREA);
 	struct label *label = malloc(sizeof(*label));
 	int rc = area && label ? 0 : -ENOMEM;
 
-	for (unsigned i = 0; !rc && i < 2; i++) {
+	for (unsigned i = 0; !rc && i < areas; i++) {
 		if (!read_block(engine, device, area_offset(header, i), area, LABEL_AREA))
 			rc = each_place(area, header, label, each, data);
 	}
 	free(label);
 	buffer_free(engine, area, LABEL_AREA);
 	return rc;
+}
+
+int label_read_all(struct engine *engine, struct device *device, const struct device_header *header,
+	int (*each)(void *data, const struct label *label), void *data)
+{
+	return read_areas(engine, device, header, 2, each, data);
+}
+
+int label_read_headless(struct engine *engine, struct device *device,
+	int (*each)(void *data, const struct label *label), void *data)
+{
+	return read_areas(engine, device, NULL, 1, each, data);
+}
+
+/* A header of a part of the device that ends where it ends, a partition's, is not the device's. */
+static int read_last(
+	struct engine *engine, struct device *device, struct device_header *header, void *block)
+{
+	uint64_t size = device_info(device)->size;
+	int rc = read_block(engine, device, size - BLOCK_SIZE, block, BLOCK_SIZE);
+
+	if (!rc)
+		rc = device_header_decode(header, block);
+	if (!rc && header->size != size)
+		rc = -EBADMSG;
+	return rc == -EBADMSG ? -ENOENT : rc;
 }
 
 int device_header_read(struct engine *engine, struct device *device, struct device_header *header)
@@ -159,13 +187,8 @@ int device_header_read(struct engine *engine, struct device *device, struct devi
 	rc = read_block(engine, device, 0, block, BLOCK_SIZE);
 	if (!rc)
 		rc = device_header_decode(header, block);
-	if (rc == -EBADMSG || rc == -EIO) {
-		int second = read_block(engine, device, size - BLOCK_SIZE, block, BLOCK_SIZE);
-
-		if (!second)
-			second = device_header_decode(header, block);
-		rc = second == -EBADMSG ? -ENOENT : second;
-	}
+	if (rc == -EBADMSG || rc == -EIO)
+		rc = read_last(engine, device, header, block);
 	if (!rc && header->size > size)
 		rc = -EBADMSG; /* it was larger when it joined */
 	buffer_free(engine, block, BLOCK_SIZE);

@@ -17,7 +17,7 @@
  *   take over the label again, now with the span that this epoch will write; missing members are
  *             dropped in it. Then labels are looked at: when none is of a later epoch, the next
  *             claim will find this one. Only then the journal is started
- *   recover   what dead epochs left reserved or open (recover.c)
+ *   recover   what dead epochs left reserved or open (recover.c); headers that are bad are mended
  *
  * A crash anywhere leaves a label of some epoch and everything it needs; the claim alone changes
  * nothing but the epoch. Who paused between its claim and its take-over and wakes up behind a later
@@ -46,6 +46,8 @@ struct opening {
 	struct pool *pool;
 	struct found *found;
 	unsigned found_count;
+	char unreadable[sizeof(((struct pool *)0)->unreadable)]; /* paths that show no header */
+	struct heads heads; /* as found */
 	struct label best; /* of the pool chosen */
 	bool ambiguous;
 	bool owner_gone; /* the best label's owner can write no more */
@@ -76,6 +78,15 @@ static int consider(void *data, const struct label *label)
 	return 0;
 }
 
+static void note_unreadable(struct opening *o, const char *path)
+{
+	size_t used = strlen(o->unreadable);
+
+	log_warning("%s: its header cannot be read", path);
+	snprintf(
+		o->unreadable + used, sizeof(o->unreadable) - used, "%s%s", used ? ", " : "", path);
+}
+
 static int look_at(struct opening *o, const char *path)
 {
 	struct found *f = &o->found[o->found_count];
@@ -89,6 +100,8 @@ static int look_at(struct opening *o, const char *path)
 		rc = label_read_all(o->engine, f->device, &f->header, consider, o);
 	device_close(f->device);
 	f->device = NULL;
+	if (rc == -ENOENT || rc == -EIO)
+		note_unreadable(o, path);
 	if (rc)
 		return rc == -ENOMEM || rc == -ESHUTDOWN ? rc : 0;
 	f->path = path;
@@ -157,6 +170,7 @@ static int open_members(struct opening *o)
 	int rc = 0;
 
 	pool->label = o->best;
+	memcpy(pool->unreadable, o->unreadable, sizeof(pool->unreadable));
 	pool->device_count = o->best.device_count;
 	for (unsigned i = 0; !rc && i < pool->device_count; i++)
 		rc = member_open(o, i);
@@ -606,6 +620,8 @@ static int finish(struct opening *o)
 	if (!rc)
 		rc = segment_restock(pool);
 	if (!rc)
+		rc = heads_mend(pool, &o->heads, true);
+	if (!rc)
 		rc = pool_drop_failing(pool);
 	checkpoint_measure(pool);
 	if (!rc && o->options->background)
@@ -706,6 +722,8 @@ static int open_all(struct opening *o)
 		rc = count_members(o);
 	if (!rc)
 		rc = open_parts(o);
+	if (!rc)
+		rc = heads_look(o->pool, &o->heads);
 	if (!rc)
 		rc = o->pool->read_only ? open_for_reading(o) : open_for_writing(o);
 	return rc;

@@ -157,12 +157,13 @@ static int keep_newest(void *data, const struct label *label)
 	return 0;
 }
 
+/* Either may be all zeros. */
 static void fill_summary(
 	struct pool_summary *s, const struct label *label, const struct device_header *header)
 {
 	memset(s, 0, sizeof(*s));
 	memcpy(s->name, label->name, sizeof(s->name));
-	memcpy(s->uuid, label->pool, 16);
+	memcpy(s->uuid, label->device_count ? label->pool : header->pool, 16);
 	s->epoch = label->epoch;
 	s->exported = label->state == LABEL_EXPORTED;
 	s->open = label->state == LABEL_OPEN;
@@ -172,7 +173,24 @@ static void fill_summary(
 	s->data = header->data;
 	s->parity = header->parity;
 	s->device_count = label->device_count;
-	s->devices_found = 1;
+	s->devices_found = header->data > 0;
+}
+
+static int read_head(struct engine *engine, struct device *device, struct device_header *header,
+	struct label *label)
+{
+	int rc = device_header_read(engine, device, header);
+
+	if (!rc) {
+		rc = label_read_all(engine, device, header, keep_newest, label);
+		return !rc && !label->device_count ? -EBADMSG : rc;
+	}
+	if (rc != -ENOENT && rc != -EIO)
+		return rc;
+	memset(header, 0, sizeof(*header));
+	if (label_read_headless(engine, device, keep_newest, label) || !label->device_count)
+		return rc;
+	return -EBADMSG;
 }
 
 int pool_probe(
@@ -187,12 +205,8 @@ int pool_probe(
 		free(label);
 		return rc;
 	}
-	rc = device_header_read(engine, device, &header);
-	if (!rc)
-		rc = label_read_all(engine, device, &header, keep_newest, label);
-	if (!rc && !label->device_count)
-		rc = -EBADMSG;
-	if (!rc)
+	rc = read_head(engine, device, &header, label);
+	if (!rc || rc == -EBADMSG)
 		fill_summary(summary, label, &header);
 	device_close(device);
 	free(label);

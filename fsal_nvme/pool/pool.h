@@ -98,7 +98,9 @@ struct pool_summary {
 	uint8_t owner_boot[16];
 	unsigned data, parity, device_count, devices_found;
 };
-/* One device's label; -ENOENT when it holds none, -EBADMSG when it holds a broken one. */
+/* One device's label. -ENOENT when it holds none; -EBADMSG when either its header (devices_found is
+ * 0) or all of its labels are bad: of `summary` the uuid is right, and the rest of what the other
+ * part tells. */
 int pool_probe(
 	struct engine *engine, const char *path, struct pool_summary *summary, struct error *error);
 /* An idle pool: gives it to `host` (import), to nobody (export), or wipes its labels (destroy). */
@@ -146,6 +148,7 @@ struct pool_status {
 	uint64_t journal_size, journal_used;
 	bool domain_may_die; /* the placement lets one whole domain die */
 	char other_owners[200]; /* hosts that may still write, "alpha, beta"; "": none */
+	char unreadable[400]; /* paths that the pool was opened with and that show no header */
 	unsigned device_count;
 	struct pool_device_status devices[POOL_DEVICES_MAX];
 };

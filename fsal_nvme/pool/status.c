@@ -105,6 +105,7 @@ void pool_status(struct pool *pool, struct pool_status *status)
 	status->failure = atomic_load(&pool->failure);
 	status->lsn = journal_lsn(pool);
 	status->durable_lsn = journal_durable_lsn(pool);
+	snprintf(status->unreadable, sizeof(status->unreadable), "%s", pool->unreadable);
 	status->device_count = pool->device_count;
 	for (unsigned i = 0; i < pool->device_count; i++) {
 		device_status(pool, i, &status->devices[i]);

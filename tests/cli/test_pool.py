@@ -3,7 +3,7 @@
 
 import os
 
-from conftest import DEGRADED, NOT_FOUND, REFUSED, contents, damage
+from conftest import DEGRADED, FAILED, NOT_FOUND, REFUSED, SMALL, contents, damage
 
 
 def test_create_status_list(pool):
@@ -169,3 +169,71 @@ def test_check_finds_and_repairs(site):
     assert report['repaired_blocks'] > 0 and report['lost_blocks'] == 0
     assert site.json('pool', 'check', 'tank')['check']['bad_blocks'] == 0
     site('dataset', 'verify', 'tank/set')
+
+
+LABELS = (4096, 128 << 10)  # offset and bytes of area A; area B stands before the last block
+HEADERS = (0, SMALL - 4096)
+
+
+def wipe(device, *places, length=4096):
+    with open(device, 'r+b') as file:
+        for place in places:
+            file.seek(place)
+            file.write(bytes(length))
+
+
+def block(device, place):
+    with open(device, 'rb') as file:
+        file.seek(place)
+        return file.read(4096)
+
+
+def test_bad_headers_are_named_and_mended(pool):
+    device = pool.devices_of_tank[1]
+    before = [block(device, place) for place in HEADERS]
+    assert before[0] == before[1]
+    for place in HEADERS:
+        wipe(device, place)
+        found = pool.json('pool', 'check', 'tank', rc=FAILED)
+        assert found['check']['bad_blocks'] == 1 and '--repair' in found['error']['message']
+        assert any(f'{device}: its header' in note for note in found['notes'])
+        status = pool.json('pool', 'status', 'tank')['pool']
+        assert status['devices'][1]['checksum_errors'] == 1 and '--repair' in status['advice'][0]['next']
+        pool('pool', 'check', 'tank', '--repair')
+        assert [block(device, place) for place in HEADERS] == before
+        assert pool.json('pool', 'check', 'tank')['check']['bad_blocks'] == 0
+
+
+def test_a_header_is_mended_while_served(served):
+    device = served.devices_of_tank[1]
+    before = block(device, 0)
+    wipe(device, *HEADERS)
+    served.json('pool', 'check', 'tank', rc=FAILED)
+    assert served.json('pool', 'check', 'tank', '--repair')['check']['repaired_blocks'] == 2
+    assert served.json('pool', 'status', 'tank')['pool']['devices'][1]['repaired'] == 2
+    assert [block(device, place) for place in HEADERS] == [before] * 2
+
+
+def test_a_device_without_labels_is_not_missing(pool):
+    device = pool.devices_of_tank[1]
+    wipe(device, LABELS[0], SMALL - 4096 - LABELS[1], length=LABELS[1])
+    status = pool.json('pool', 'status', 'tank', '--device-dir', pool.devices_dir)['pool']
+    assert status['health'] == 'healthy' and status['devices'][1]['path'] == device
+    pool('pool', 'check', 'tank', rc=FAILED)
+    pool('pool', 'check', 'tank', '--repair')
+    assert pool.json('pool', 'check', 'tank')['check']['bad_blocks'] == 0
+
+
+def test_a_device_without_headers_is_named(pool):
+    """By its label; and when that is gone too, by what was remembered."""
+    device = pool.devices_of_tank[1]
+    for more in ((), (LABELS[0], SMALL - 4096 - LABELS[1])):
+        wipe(device, *HEADERS)
+        wipe(device, *more, length=LABELS[1])
+        status = pool.json('pool', 'status', 'tank')['pool']
+        assert status['devices'][1]['state'] == 'missing'
+        what = [row['what'] for row in status['advice'] if 'device 1' in row['what']]
+        assert f'{device}: its header cannot be read' in what[0]
+        listed = pool.json('pool', 'import', '--device-dir', pool.devices_dir)
+        named = [note for note in listed.get('notes', ()) if f'{device}: its header' in note]
+        assert bool(named) == (not more)

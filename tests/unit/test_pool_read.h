@@ -21,6 +21,8 @@
 
 #define SEGMENT UINT64_C(0x700000003)
 #define SLOTS 4u
+#define JOURNAL_BYTES (16u * BLOCK_SIZE)
+#define HEAD_BYTES (BLOCK_SIZE + LABEL_AREA + JOURNAL_BYTES) /* before the slots */
 
 struct fixture {
 	struct sim_world *world;
@@ -60,15 +62,19 @@ static inline struct member *member_of(const struct fixture *f, unsigned chunk)
 	return segment_member(f->pool, f->segment, chunk);
 }
 
+static inline void put_on(
+	struct fixture *f, unsigned device, uint64_t offset, const void *bytes, size_t length)
+{
+	if (f->world)
+		sim_medium_write(f->world, f->pool->devices[device].path, offset, bytes, length);
+	else
+		assert_int_equal(pwrite(f->files[device], bytes, length, (off_t)offset), length);
+}
+
 static inline void put(
 	struct fixture *f, unsigned chunk, uint64_t offset, const void *bytes, size_t length)
 {
-	if (f->world)
-		sim_medium_write(f->world, device_name(f, chunk), offset, bytes, length);
-	else
-		assert_int_equal(pwrite(f->files[f->segment->row.chunks[chunk].device], bytes,
-					 length, (off_t)offset),
-			length);
+	put_on(f, f->segment->row.chunks[chunk].device, offset, bytes, length);
 }
 
 static inline uint64_t block_at(const struct fixture *f, unsigned chunk, uint64_t block)
@@ -208,17 +214,48 @@ static inline void open_device(struct fixture *f, unsigned i, uint64_t size)
 	assert_int_equal(device_open(f->engine, member->path, 0, &member->device, NULL), 0);
 	if (!f->world)
 		unlink(member->path);
-	member->slots_offset = 16 * BLOCK_SIZE;
+	member->slots_offset = HEAD_BYTES;
 	member->slot_count = SLOTS;
 	member->slot_map = calloc(SLOTS, 1);
-	member->header.slot_size = layout_slot_size(&f->layout);
+	member->header = (struct device_header){.id = (uint16_t)i,
+		.data = (uint8_t)f->layout.data,
+		.parity = (uint8_t)f->layout.parity,
+		.matrix = 1,
+		.cell = f->layout.cell,
+		.slot_rows = f->layout.rows,
+		.slot_size = layout_slot_size(&f->layout),
+		.slot_count = SLOTS,
+		.size = size,
+		.journal_offset = BLOCK_SIZE + LABEL_AREA,
+		.journal_size = JOURNAL_BYTES,
+		.slots_offset = HEAD_BYTES,
+		.label_b_offset = size - BLOCK_SIZE - LABEL_AREA};
+	memcpy(member->header.pool, f->pool->header.pool, 16);
 	atomic_init(&member->state, DEVICE_ACTIVE);
+}
+
+/* Headers and labels. */
+static inline void put_heads(struct fixture *f)
+{
+	uint8_t block[BLOCK_SIZE], body[LABEL_BODY];
+
+	assert_int_equal(label_encode(&f->pool->label, body), 0);
+	for (unsigned i = 0; i < width(f); i++) {
+		const struct device_header *header = &f->pool->devices[i].header;
+
+		assert_int_equal(device_header_encode(header, block), 0);
+		put_on(f, i, 0, block, BLOCK_SIZE);
+		put_on(f, i, header->size - BLOCK_SIZE, block, BLOCK_SIZE);
+		put_on(f, i, label_place(LABEL_A_OFFSET, f->pool->epoch), body, LABEL_BODY);
+		put_on(f, i, label_place(header->label_b_offset, f->pool->epoch), body, LABEL_BODY);
+	}
 }
 
 static inline void init_pool(struct fixture *f, size_t page_cache)
 {
 	struct pool *pool = calloc(1, sizeof(*pool));
-	uint64_t size = 16 * BLOCK_SIZE + (uint64_t)SLOTS * layout_slot_size(&f->layout);
+	uint64_t size = HEAD_BYTES + (uint64_t)SLOTS * layout_slot_size(&f->layout) + LABEL_AREA +
+			BLOCK_SIZE;
 
 	f->pool = pool;
 	pool->engine = f->engine;
@@ -228,19 +265,22 @@ static inline void init_pool(struct fixture *f, size_t page_cache)
 	pool->header.slot_rows = f->layout.rows;
 	pool->k = f->layout.data;
 	pool->m = f->layout.parity;
-	pool->epoch = 7;
-	pool->device_count = width(f);
+	pool->epoch = pool->label.epoch = 7;
+	pool->label.state = LABEL_OPEN;
+	pool->device_count = pool->label.device_count = (uint16_t)width(f);
 	pool->table_size = 64;
 	pool->table = calloc(64, sizeof(*pool->table));
 	pthread_rwlock_init(&pool->table_lock, NULL);
 	pthread_mutex_init(&pool->slots_lock, NULL);
 	pthread_mutex_init(&pool->label_lock, NULL);
+	pthread_mutex_init(&pool->label_turn, NULL);
 	pthread_mutex_init(&pool->drop_lock, NULL);
 	pthread_mutex_init(&pool->wake_lock, NULL);
 	pthread_mutex_init(&pool->row_lock, NULL);
 	pthread_cond_init(&pool->wake, NULL);
 	for (unsigned i = 0; i < width(f); i++)
 		open_device(f, i, size);
+	put_heads(f);
 	assert_int_equal(page_cache_create(pool, page_cache), 0);
 }
 

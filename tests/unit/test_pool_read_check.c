@@ -5,6 +5,8 @@
 #include "test_pool_read.h"
 #include "failing_malloc.h"
 
+#define HEAD_BLOCKS (2 + 2 * LABEL_BODY / BLOCK_SIZE)
+
 /* --- pool_check() ------------------------------------------------------------------------- */
 
 static void run_check(struct fixture *f, bool repair, struct pool_check_report *report)
@@ -15,14 +17,15 @@ static void run_check(struct fixture *f, bool repair, struct pool_check_report *
 	sim_settle(f->world);
 }
 
-/* Headers, copies of pages, blocks. */
+/* Heads of devices; headers, copies of pages, blocks. */
 static uint64_t blocks_in_all(const struct fixture *f)
 {
 	uint64_t blocks = (uint64_t)f->rows * f->layout.blocks;
 	uint64_t pages = (blocks + PAGE_ENTRIES - 1) / PAGE_ENTRIES;
 
-	return width(f) * (1 + blocks) + pages * (f->layout.data * (f->layout.parity + 1) +
-							 f->layout.parity * f->layout.parity);
+	return width(f) * (HEAD_BLOCKS + 1 + blocks) +
+	       pages * (f->layout.data * (f->layout.parity + 1) +
+			       f->layout.parity * f->layout.parity);
 }
 
 static uint64_t progress_done, progress_total;
@@ -167,7 +170,7 @@ static void test_check_of_an_open_segment(void **state)
 	rot_block(&f, 3, 5 * f.layout.blocks);
 	rot_block(&f, 3, 4 * f.layout.blocks);
 	run_check(&f, true, &report);
-	assert_int_equal(report.blocks, 8 * f.layout.blocks * width(&f));
+	assert_int_equal(report.blocks, (HEAD_BLOCKS + 8 * f.layout.blocks) * width(&f));
 	assert_int_equal(report.bad_blocks, 1);
 	assert_int_equal(report.repaired_blocks, 1);
 	assert_true(block_right(&f, 3, 5 * f.layout.blocks));
