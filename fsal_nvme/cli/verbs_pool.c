@@ -216,12 +216,25 @@ static void put_report(json_t *result, const struct check *check)
 	put_integer(report, "repaired_blocks", check->report.repaired_blocks);
 	put_integer(report, "lost_blocks", check->report.lost_blocks);
 	put_integer(report, "missing_chunks", check->report.missing_chunks);
+	put_integer(report, "missing_blocks", check->report.missing_blocks);
 	put_integer(report, "wrong_live", check->report.wrong_live);
 	put_integer(report, "files", check->verified.files);
 	put_integer(report, "bytes", check->verified.bytes);
 	put_integer(report, "bad_files", check->verified.bad_files);
 	put_integer(report, "bad_metadata", check->verified.bad_metadata);
 	json_object_set_new(result, "check", report);
+}
+
+static void note_missing(struct verb_call *call, const struct pool_check_report *r)
+{
+	char text[160];
+
+	snprintf(text, sizeof(text),
+		"%s: %llu blocks are on devices that are missing; all of them can be rebuilt, or "
+		"are not needed",
+		pool_name(call->pool), (unsigned long long)r->missing_blocks);
+	if (r->missing_blocks && !r->lost_blocks)
+		call->reporter->note(call->reporter, text);
 }
 
 static int judge(struct verb_call *call, const struct check *check)
@@ -235,9 +248,11 @@ static int judge(struct verb_call *call, const struct check *check)
 			(unsigned long long)check->verified.bad_files);
 	if (r->lost_blocks)
 		return error_set(call->error, -EIO, name,
-			"%llu blocks cannot be rebuilt, but every file can be read: run it with "
-			"--repair, then again",
-			(unsigned long long)r->lost_blocks);
+			"%llu blocks cannot be rebuilt, but every file can be read: %s",
+			(unsigned long long)r->lost_blocks,
+			call_flag(call, "repair")
+				? "the files beside them have less parity; keep a copy elsewhere"
+				: "run it with --repair, then again");
 	if (r->wrong_live || check->verified.bad_metadata)
 		return error_set(call->error, -EIO, name,
 			"its metadata contradict each other in %llu places; please report this, "
@@ -273,5 +288,8 @@ int verb_pool_check(struct verb_call *call)
 	if (!rc)
 		rc = check_volumes(&check);
 	put_report(call->result, &check);
-	return rc ? rc : judge(call, &check);
+	if (rc)
+		return rc;
+	note_missing(call, &check.report);
+	return judge(call, &check);
 }

@@ -79,6 +79,7 @@ static const struct field check[] = {
 	{"repaired_blocks", "repaired blocks", FIELD_NUMBER},
 	{"lost_blocks", "lost blocks", FIELD_NUMBER},
 	{"missing_chunks", "missing chunks", FIELD_NUMBER},
+	{"missing_blocks", "missing blocks", FIELD_NUMBER},
 	{"wrong_live", "wrong counters", FIELD_NUMBER},
 	{"files", "files", FIELD_NUMBER},
 	{"bytes", "bytes of files", FIELD_BYTES},

@@ -5,9 +5,13 @@
  *   heads     both copies of each device's header and of its label
  *   headers   of each chunk of a closed segment, against the segment table
  *   pages     each copy of each checksum page
- *   blocks    band by band, a few at a time: against checksums, then what is bad or on a missing
- *             device is rebuilt in memory (it counts as lost where that proves nothing), then the
- *             parity is computed again and compared
+ *   blocks    band by band, a few at a time: against checksums, then what is bad is rebuilt in
+ *             memory (it counts as lost where that proves nothing), then the parity is computed
+ *             again and compared
+ *
+ * Blocks of missing devices are not bad. Data among them must come out of a rebuild, or is lost.
+ * With parity nothing is: what it is made of is either right, or lost itself. Nor could it be
+ * proven: where all parity chunks are missing, so are its checksums.
  *
  * Only blocks that are on their devices by now are looked at; the rest of an open segment is still
  * in memory. Headers, labels and pages count as blocks. Runs on the caller's thread, which does the
@@ -255,20 +259,21 @@ static void write_back(
 	}
 }
 
-/* Rebuilds the blocks of one chunk that are bad or missing. */
+/* Rebuilds the blocks of one chunk that are bad, or that are missing data. */
 static int judge_chunk(struct check *check, struct band *band, unsigned chunk)
 {
 	struct source *source = &band->sources[chunk];
 	uint64_t bad = low_bits(band->count) & ~source->good, proven;
-	bool present = source->io.device;
+	bool present = source->io.device, data = chunk < band->segment->layout.data;
 
 	if (source->result == -ENOMEM || source->sums_result == -ENOMEM)
 		return -ENOMEM;
 	if (source->result == -ESHUTDOWN)
 		return -ESHUTDOWN;
 	check->report->blocks += present ? band->count : 0;
+	check->report->missing_blocks += present ? 0 : band->count;
 	check->report->bad_blocks += present ? (unsigned)__builtin_popcountll(bad) : 0;
-	if (!bad)
+	if (!bad || !(present || data))
 		return 0;
 	if (band_rebuild(band, chunk, bad, &proven))
 		return -ENOMEM;

@@ -155,7 +155,9 @@ struct pool_status {
 void pool_status(struct pool *pool, struct pool_status *status);
 
 struct pool_check_report {
-	uint64_t segments, blocks, bad_blocks, repaired_blocks, lost_blocks, missing_chunks;
+	uint64_t segments, blocks, bad_blocks, repaired_blocks; /* of devices that are there */
+	uint64_t lost_blocks; /* bad ones, and data of missing devices, that cannot be rebuilt */
+	uint64_t missing_chunks, missing_blocks; /* of devices that are not there */
 	uint64_t wrong_live; /* segments whose live bytes are not what the images say: set by
 				volume/ */
 };

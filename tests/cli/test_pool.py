@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
 """Pools: made, looked at, given away and destroyed."""
 
+import itertools
 import os
 
 from conftest import DEGRADED, FAILED, NOT_FOUND, REFUSED, SMALL, contents, damage
@@ -169,6 +170,31 @@ def test_check_finds_and_repairs(site):
     assert report['repaired_blocks'] > 0 and report['lost_blocks'] == 0
     assert site.json('pool', 'check', 'tank')['check']['bad_blocks'] == 0
     site('dataset', 'verify', 'tank/set')
+
+
+def test_check_of_a_degraded_pool(site):
+    """Any two devices of a 4+2 pool may be away, those with all parity of a segment too."""
+    devices = site.pool(data=4, parity=2, count=6)
+    site('dataset', 'ingest', 'tank/set', site.tree())
+    away = site.path('away')
+    os.mkdir(away)
+    for pair in itertools.combinations(devices, 2):
+        for path in pair:
+            os.rename(path, os.path.join(away, os.path.basename(path)))
+        answer = site.json('pool', 'check', 'tank')
+        assert answer['check']['missing_blocks'] > 0
+        assert answer['check']['bad_blocks'] == answer['check']['lost_blocks'] == 0
+        assert any('can be rebuilt' in note for note in answer['notes'])
+        for path in pair:
+            os.rename(os.path.join(away, os.path.basename(path)), path)
+    assert site.json('pool', 'check', 'tank')['check']['missing_blocks'] == 0
+    for path in devices[:2]:
+        os.unlink(path)
+    site('pool', 'check', 'tank', '--repair')
+    for device in devices[2:4]:
+        damage(device)
+    answer = site.json('pool', 'check', 'tank', rc=FAILED)
+    assert answer['check']['bad_blocks'] > 0 and answer['check']['lost_blocks'] > 0
 
 
 LABELS = (4096, 128 << 10)  # offset and bytes of area A; area B stands before the last block

@@ -141,24 +141,12 @@ static int verify(struct try *t)
 	return rc ? rc : report.bad_files ? -EIO : 0;
 }
 
-/* With a device less, parity that lay there may have taken its own checksums with it. */
-static bool all_devices_active(struct pool *pool)
-{
-	struct pool_status status;
-
-	pool_status(pool, &status);
-	for (unsigned i = 0; i < status.device_count; i++)
-		if (status.devices[i].state != DEVICE_ACTIVE)
-			return false;
-	return true;
-}
-
 static int check(struct try *t)
 {
 	struct pool_check_report report = {0};
 	int rc = pool_check(t->run.pool, true, &report, NULL, NULL, NULL);
 
-	if (!rc && report.lost_blocks && all_devices_active(t->run.pool))
+	if (!rc && report.lost_blocks)
 		rc = -EIO;
 	return rc;
 }

@@ -138,6 +138,55 @@ static void test_check_counts_what_is_lost_and_missing(void **state)
 	finish(&f);
 }
 
+/* Whatever two chunks are missing, data and parity: nothing is bad, and nothing is lost. */
+static void test_check_without_devices(void **state)
+{
+	for (unsigned i = 0; i < 6; i++) {
+		for (unsigned j = i; j < 6; j++) {
+			uint32_t missing = 1u << i | 1u << j;
+			struct pool_check_report report;
+			struct fixture f;
+
+			start(&f, &small);
+			lose(&f, missing, true);
+			run_check(&f, true, &report);
+			assert_int_equal(report.bad_blocks + report.lost_blocks, 0);
+			assert_int_equal(
+				report.missing_chunks, (unsigned)__builtin_popcount(missing));
+			assert_int_equal(report.missing_blocks,
+				report.missing_chunks * f.rows * f.layout.blocks);
+			finish(&f);
+		}
+	}
+}
+
+/* With one rotten block besides, it and the missing data of its row are lost; missing parity is
+ * not, the data that it was made of are. */
+static void test_check_without_devices_finds_rot(void **state)
+{
+	for (unsigned i = 0; i < 6; i++) {
+		for (unsigned j = i + 1; j < 6; j++) {
+			uint32_t missing = 1u << i | 1u << j;
+
+			for (unsigned rotten = 0; rotten < 6; rotten++) {
+				struct pool_check_report report;
+				struct fixture f;
+
+				if (missing >> rotten & 1)
+					continue;
+				start(&f, &small);
+				lose(&f, missing, true);
+				rot_block(&f, rotten, 9);
+				run_check(&f, true, &report);
+				assert_int_equal(report.bad_blocks, 1);
+				assert_int_equal(report.repaired_blocks, 0);
+				assert_int_equal(report.lost_blocks, 1u + (i < 4) + (j < 4));
+				finish(&f);
+			}
+		}
+	}
+}
+
 static void test_check_finds_parity_that_is_another_code(void **state)
 {
 	struct pool_check_report report;
@@ -301,6 +350,8 @@ int main(void)
 		cmocka_unit_test(test_check_stops_when_it_is_told),
 		cmocka_unit_test(test_check_repairs_all_that_can_be_proven),
 		cmocka_unit_test(test_check_counts_what_is_lost_and_missing),
+		cmocka_unit_test(test_check_without_devices),
+		cmocka_unit_test(test_check_without_devices_finds_rot),
 		cmocka_unit_test(test_check_finds_parity_that_is_another_code),
 		cmocka_unit_test(test_check_of_an_open_segment),
 		cmocka_unit_test(test_check_refuses_to_repair_read_only),
