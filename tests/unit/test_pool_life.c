@@ -1,6 +1,7 @@
 /* links: pool */
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /* A pool from creation to the loss of devices, each behaviour once. */
+#include "pool/internal.h"
 #include "pool_fixture.h"
 
 #define DEVICE_SIZE (4u << 20)
@@ -178,47 +179,235 @@ static void test_data_survives_crashes(void **state)
 	fixture_free(&f);
 }
 
-/* Writes with 6, 5, 4, 3 devices; after each the loss of two more where that is promised. */
+/* --- fewer and fewer devices ---------------------------------------------------------------- */
+
+#define STAGES 4 /* with 6, 5, 4, 3 usable devices: that many were lost before each */
+#define CLOSED_BYTES 100000u
+#define OPEN_BYTES 30001u /* the last row is in the journal */
+
+/* What a stage has written: into a segment that is closed by then, and into one that is not. */
+struct stage {
+	struct extent extents[2][8];
+	unsigned counts[2];
+};
+
+struct shrinking {
+	struct fixture f;
+	struct stage stages[STAGES];
+	unsigned stage; /* now; devices [0, stage) are lost for good */
+	struct sim_image *image; /* of a power cut behind this stage's last write */
+};
+
+static size_t piece_bytes(unsigned piece)
+{
+	return piece ? OPEN_BYTES : CLOSED_BYTES;
+}
+
+static void write_piece(struct shrinking *s, struct pool *pool, unsigned piece)
+{
+	struct stage *stage = &s->stages[s->stage];
+	static uint8_t bytes[CLOSED_BYTES];
+	struct segment *segment;
+	struct stream *stream;
+	char name[16];
+
+	snprintf(name, sizeof(name), "v%u-%u", s->stage, piece);
+	assert_int_equal(stream_open(pool, fixture_make_volume(pool, name), &stream), 0);
+	fill(bytes, piece_bytes(piece), 2 * s->stage + piece);
+	assert_int_equal(put_data(pool, stream, NULL, bytes, piece_bytes(piece),
+				 stage->extents[piece], &stage->counts[piece]),
+		0);
+	segment = segment_get(pool, stage->extents[piece][0].segment);
+	assert_int_equal(segment->layout.data, s->f.devices - s->stage - s->f.parity);
+	segment_put(segment);
+	if (piece == 0)
+		stream_close(stream);
+}
+
+/* Right, or, where that is not promised, a clear error. */
+static void read_stage(struct shrinking *s, struct pool *pool, unsigned stage, bool promised)
+{
+	static uint8_t bytes[CLOSED_BYTES], want[CLOSED_BYTES];
+
+	for (unsigned piece = 0; piece < 2; piece++) {
+		struct stage *wrote = &s->stages[stage];
+		struct read_part parts[8];
+		size_t at = 0;
+		int rc;
+
+		for (unsigned i = 0; i < wrote->counts[piece]; i++) {
+			parts[i] = (struct read_part){wrote->extents[piece][i], bytes + at};
+			at += wrote->extents[piece][i].length;
+		}
+		fill(want, at, 2 * stage + piece);
+		memset(bytes, 0xee, at);
+		rc = pool_read_wait(pool, parts, wrote->counts[piece]);
+		assert_true(rc == 0 || (rc == -EIO && !promised));
+		if (!rc)
+			assert_memory_equal(bytes, want, at);
+	}
+}
+
+/* Each stage's segments lie on all devices that were usable then. */
+static void read_stages(struct shrinking *s, struct pool *pool, unsigned lost)
+{
+	for (unsigned i = 0; i <= s->stage; i++)
+		read_stage(s, pool, i, s->stage - i + lost <= s->f.parity);
+}
+
+static unsigned count_bits(uint32_t set)
+{
+	return (unsigned)__builtin_popcount(set);
+}
+
+static void kill_set(struct shrinking *s, uint32_t set)
+{
+	for (unsigned i = 0; i < s->f.devices; i++)
+		if (set >> i & 1)
+			sim_kill_device(s->f.world, s->f.names[i]);
+}
+
+static void back_to_the_cut(struct shrinking *s, uint32_t set)
+{
+	assert_int_equal(sim_restore(s->f.world, s->image), 0);
+	sim_seed(s->f.world, 1000 * s->stage + set);
+	sim_power_on(s->f.world, SIM_RANDOM);
+}
+
+/* With fewer than parity + 1 devices it is read-only, and says so. */
+static void check_writable(struct shrinking *s, struct pool *pool, unsigned lost)
+{
+	bool writable = s->f.devices - s->stage - lost > s->f.parity;
+	struct txn *txn;
+	int rc = txn_begin(pool, NULL, &txn);
+
+	assert_int_equal(pool_is_read_only(pool), !writable);
+	assert_int_equal(rc, writable ? 0 : -EROFS);
+	if (!rc)
+		txn_abort(txn);
+}
+
+static void lose_at_a_crash(struct shrinking *s, uint32_t set)
+{
+	struct pool *pool;
+
+	back_to_the_cut(s, set);
+	kill_set(s, set);
+	pool = fixture_must_open(&s->f);
+	check_writable(s, pool, count_bits(set));
+	read_stages(s, pool, count_bits(set));
+	pool_abandon(pool);
+}
+
+static void lose_while_open(struct shrinking *s, uint32_t set)
+{
+	struct pool *pool;
+
+	back_to_the_cut(s, set);
+	pool = fixture_must_open(&s->f);
+	kill_set(s, set);
+	read_stages(s, pool, count_bits(set));
+	pool_abandon(pool);
+}
+
+static void lose_too_many(struct shrinking *s, uint32_t set)
+{
+	struct error error;
+	struct pool *pool;
+
+	back_to_the_cut(s, set);
+	kill_set(s, set);
+	assert_int_equal(fixture_open(&s->f, &pool, &error), -EIO);
+	assert_non_null(strstr(error.message, "at most 2 may be"));
+}
+
+/* Every set of up to parity + 1 of the devices that are left, but not all of them. */
+static void lose_each_set(struct shrinking *s)
+{
+	for (uint32_t set = 0; set < 1u << s->f.devices; set++) {
+		if (set & ((1u << s->stage) - 1) || count_bits(set) > s->f.parity + 1 ||
+			count_bits(set) == s->f.devices - s->stage)
+			continue;
+		if (count_bits(set) > s->f.parity) {
+			lose_too_many(s, set);
+			continue;
+		}
+		lose_at_a_crash(s, set);
+		lose_while_open(s, set);
+	}
+}
+
+static void run_stage(struct shrinking *s, bool checkpoints)
+{
+	struct pool *pool = fixture_must_open(&s->f);
+
+	write_piece(s, pool, 0);
+	assert_int_equal(pool_maintain(pool), 0);
+	if (checkpoints)
+		assert_int_equal(pool_checkpoint(pool), 0);
+	write_piece(s, pool, 1);
+	assert_int_equal(sim_save_cut(s->f.world, &s->image), 0);
+	sim_cut_power(s->f.world);
+	pool_abandon(pool);
+	sim_drain(s->f.world);
+	lose_each_set(s);
+}
+
+/* The next device goes while the pool is open and being written. */
+static void lose_one_for_good(struct shrinking *s)
+{
+	static uint8_t bytes[CLOSED_BYTES];
+	struct extent extents[8];
+	struct error error = {0};
+	struct stream *stream;
+	struct pool *pool;
+	unsigned count;
+	char name[16];
+
+	back_to_the_cut(s, 0);
+	pool = fixture_must_open(&s->f);
+	snprintf(name, sizeof(name), "more%u", s->stage);
+	fill(bytes, sizeof(bytes), 99);
+	assert_int_equal(stream_open(pool, fixture_make_volume(pool, name), &stream), 0);
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(
+			put_data(pool, stream, NULL, bytes, sizeof(bytes), extents, &count), 0);
+		must_read(pool, extents, count, bytes);
+		sim_kill_device(s->f.world, s->f.names[s->stage]);
+	}
+	assert_int_equal(pool_close(pool, &error), 0);
+}
+
+static void no_log(enum log_level level, const char *line)
+{
+}
+
+static void width_shrinks(bool checkpoints)
+{
+	struct shrinking s = {0};
+
+	log_set_sink(no_log);
+	fixture_make(&s.f, 6, 4, 2, DEVICE_SIZE, 4);
+	for (s.stage = 0; s.stage < STAGES; s.stage++) {
+		run_stage(&s, checkpoints);
+		if (s.stage + 1 < STAGES)
+			lose_one_for_good(&s);
+	}
+	log_set_sink(NULL);
+	sim_image_free(s.image);
+	fixture_free(&s.f);
+}
+
+/* Writes with 6, 5, 4, 3 devices; behind each stage every loss of two more, which what was written
+ * then survives, and what was written before as far as two is all that its segments have lost. */
 static void test_width_shrinks(void **state)
 {
-	static uint8_t bytes[100000];
-	struct extent extents[4][8];
-	unsigned counts[4];
-	struct fixture f;
-	struct error error = {0};
+	width_shrinks(false);
+}
 
-	fixture_make(&f, 6, 4, 2, DEVICE_SIZE, 4);
-	for (unsigned lost = 0; lost < 4; lost++) {
-		struct pool *pool = fixture_must_open(&f);
-		struct stream *stream;
-		char name[16];
-		uint32_t volume;
-
-		snprintf(name, sizeof(name), "v%u", lost);
-		volume = fixture_make_volume(pool, name);
-		assert_int_equal(stream_open(pool, volume, &stream), 0);
-		fill(bytes, sizeof(bytes), lost);
-		assert_int_equal(put_data(pool, stream, NULL, bytes, sizeof(bytes), extents[lost],
-					 &counts[lost]),
-			0);
-		/* The next device goes while the pool is open and being written. */
-		sim_kill_device(f.world, f.names[lost]);
-		if (lost < 3) {
-			unsigned count = 8;
-			struct extent more[8];
-
-			assert_int_equal(
-				put_data(pool, stream, NULL, bytes, sizeof(bytes), more, &count),
-				0);
-			must_read(pool, more, count, bytes);
-		}
-		must_read(pool, extents[lost], counts[lost], bytes);
-		if (lost < 3)
-			assert_int_equal(pool_close(pool, &error), 0);
-		else
-			pool_abandon(pool);
-	}
-	fixture_free(&f);
+static void test_width_shrinks_with_checkpoints(void **state)
+{
+	width_shrinks(true);
 }
 
 static void test_an_old_minority_is_refused(void **state)
@@ -292,6 +481,7 @@ int main(void)
 		cmocka_unit_test(test_keys_survive_crashes),
 		cmocka_unit_test(test_data_survives_crashes),
 		cmocka_unit_test(test_width_shrinks),
+		cmocka_unit_test(test_width_shrinks_with_checkpoints),
 		cmocka_unit_test(test_an_old_minority_is_refused),
 		cmocka_unit_test(test_the_wait_for_an_owner),
 	};
