@@ -233,22 +233,22 @@ static int other_volume(struct try *t)
 static int new_pool(struct try *t)
 {
 	struct volume_create_options volume = {.name = "share", .kind = VOLUME_SHARE};
-	struct pool_create_device devices[DEVICES];
+	struct pool_create_device devices[DEVICES_MAX];
 	struct pool_create_options create = {.name = "tank",
-		.data = 2,
-		.parity = 1,
+		.data = geometry.data,
+		.parity = geometry.parity,
 		.cell = 4096,
 		.devices = devices,
-		.device_count = DEVICES,
+		.device_count = geometry.devices,
 		.host = "alpha",
 		.force = true,
 		.slot_rows = 4,
 		.journal_size = 512 << 10};
 	struct pool_open_options open = {
-		.paths = device_paths, .path_count = DEVICES, .host = "alpha"};
+		.paths = device_paths, .path_count = geometry.devices, .host = "alpha"};
 	int rc;
 
-	for (unsigned i = 0; i < DEVICES; i++)
+	for (unsigned i = 0; i < geometry.devices; i++)
 		devices[i] = (struct pool_create_device){device_paths[i], device_paths[i]};
 	rc = pool_create(t->run.engine, &create, NULL);
 	rc = rc ? rc : pool_open(t->run.engine, &open, &t->run.pool, NULL);
@@ -289,13 +289,9 @@ static const struct step parts[][STEPS_MAX] = {
 };
 #define PARTS (sizeof(parts) / sizeof(parts[0]))
 
-static struct operation *find_operation(const char *name)
+static const struct operation *find_operation(const char *name)
 {
-	for (unsigned i = 0; i < operation_count; i++)
-		if (!strcmp(operations[i].name, name))
-			return &operations[i];
-	fprintf(stderr, "no operation is called %s\n", name);
-	exit(2);
+	return &operations[operation_find(name)];
 }
 
 /* --- one run ---------------------------------------------------------------------------------- */
@@ -330,7 +326,7 @@ static bool is_allowed(int rc)
 static int take_step(struct try *t)
 {
 	const struct step *step = &parts[t->part][t->step];
-	struct operation *op = step->run ? NULL : find_operation(step->name);
+	const struct operation *op = step->run ? NULL : find_operation(step->name);
 	int got, want = 0;
 
 	model_free(&t->before);
@@ -360,7 +356,7 @@ static void judge(struct try *t)
 	const char *wrong;
 	int rc;
 
-	for (unsigned i = 0; i < DEVICES; i++)
+	for (unsigned i = 0; i < geometry.devices; i++)
 		sim_revive_device(world, device_paths[i]);
 	if (sim_engine_create(world, &t->run.engine))
 		abort();
@@ -384,7 +380,7 @@ static void judge(struct try *t)
 /* Every other time the pool is closed, or at least told to, and every third the power goes. */
 static void let_go(struct try *t)
 {
-	struct operation *close = find_operation("close and open");
+	const struct operation *close = find_operation("close and open");
 
 	if (t->n % 2 && t->run.volume)
 		close->run(&t->run, 0, 0);
@@ -453,7 +449,7 @@ static void whole_part(unsigned part, struct sim_image **image, struct model *mo
 	if (run_once(*image, model, &t))
 		abort();
 	mode = kept;
-	for (unsigned i = 0; i < DEVICES; i++)
+	for (unsigned i = 0; i < geometry.devices; i++)
 		sim_revive_device(world, device_paths[i]);
 	if (sim_save(world, image))
 		abort();
@@ -520,7 +516,7 @@ int main(int argc, char **argv)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	if (!verbose)
 		log_set_sink(quiet);
-	base_make(1);
+	base_make(1, &geometry_small);
 	model_init(&model);
 	sim_restore(world, base);
 	if (sim_save(world, &image))

@@ -6,10 +6,13 @@
  *
  *   histories [--depth N] [--random N] [--seconds N] [--seed N]
  *
- * All sequences of up to `depth` operations of the table are run (a cut in an earlier operation is
- * a cut in the last one of a shorter sequence; one that fills the pool comes first only), then
- * `random` longer ones. The run fails when an operation of the table never succeeded. A failure
- * prints the sequence, the cut and the seed.
+ * On a 2+1 pool, all sequences of up to `depth` operations of the table are run (a cut in an
+ * earlier operation is a cut in the last one of a shorter sequence), then those that fill the pool
+ * and delete in it, behind a few beginnings, then `random` longer ones; no device or one dies with
+ * each cut. The same on a 2+2 pool, one operation shorter and a quarter as many at random, where up
+ * to two die. Then, until `seconds` have passed since the start, more at random on both in turn: a
+ * soak, which another seed makes another one. The run fails when an operation of the table never
+ * succeeded. A failure prints the sequence, the cut, the devices that died and the seed.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -21,8 +24,11 @@
 #include "common/log.h"
 #include "operations.h"
 
+#define SOAK_SEQUENCES 200 /* at random, on one pool after the other */
+
 static uint64_t seed = 1;
 static unsigned long states, cuts, sequences;
+static uint32_t dead; /* devices, a bit each */
 /* Images of the world at cuts within the last operation; made once, used by all sequences. */
 static struct crashes {
 	struct sim_image **images;
@@ -36,15 +42,18 @@ static void fail(const struct sequence *s, uint64_t cut, const char *why)
 {
 	fprintf(stderr, "FAILED: %s\n  after: ", why);
 	sequence_print(s);
-	fprintf(stderr, "\n  power cut at write or flush %llu of the last one; --seed %llu\n",
-		(unsigned long long)cut, (unsigned long long)seed);
+	fprintf(stderr,
+		"\n  %u+%u, power cut at write or flush %llu of the last one, devices %#x dead; "
+		"--seed %llu\n",
+		geometry.data, geometry.parity, (unsigned long long)cut, dead,
+		(unsigned long long)seed);
 	exit(1);
 }
 
 /* Runs one operation on both. */
 static void step(struct run *run, struct model *model, const struct sequence *s, unsigned i)
 {
-	struct operation *op = &operations[s->op[i]];
+	const struct operation *op = &operations[s->op[i]];
 	int got, want;
 
 	run->salt = i + 1;
@@ -57,7 +66,7 @@ static void step(struct run *run, struct model *model, const struct sequence *s,
 			strerror(-got), want);
 		fail(s, 0, why);
 	}
-	op->succeeded += !got;
+	operation_done(op, got);
 }
 
 /* After one crash in four, up to three openings in a row find the power cut, in the middle or right
@@ -78,16 +87,40 @@ static void crash_while_opening(struct run *run, const struct sequence *s, uint6
 	}
 }
 
-/* Opens after the crash with one device dead at the same moment, and compares. */
+/* The n-th set of devices that may die at once, the empty one first; 0 behind the last. */
+static uint32_t nth_loss(unsigned long n)
+{
+	for (uint32_t set = 0; set < 1u << geometry.devices; set++)
+		if ((unsigned)__builtin_popcount(set) <= geometry.parity && n-- == 0)
+			return set;
+	return 0;
+}
+
+static uint32_t next_loss(void)
+{
+	unsigned long losses = 1;
+
+	while (nth_loss(losses))
+		losses++;
+	return nth_loss((states + states / losses) % losses);
+}
+
+static void each_dead(void (*act)(struct sim_world *world, const char *name))
+{
+	for (unsigned i = 0; i < geometry.devices; i++)
+		if (dead >> i & 1)
+			act(world, device_paths[i]);
+}
+
+/* Opens after the crash with as many devices dead as may be at the same moment, and compares. */
 static void judge(struct run *run, const struct model *before, const struct model *after,
 	const struct sequence *s, uint64_t cut)
 {
 	const char *wrong;
-	unsigned dead = (unsigned)(states % (DEVICES + 1));
 	int rc;
 
-	if (dead < DEVICES)
-		sim_kill_device(world, device_paths[dead]);
+	dead = next_loss();
+	each_dead(sim_kill_device);
 	crash_while_opening(run, s, cut);
 	rc = run_open(run);
 	if (rc)
@@ -97,12 +130,14 @@ static void judge(struct run *run, const struct model *before, const struct mode
 		wrong = NULL;
 	if (!wrong)
 		wrong = run_check(run);
+	if (!wrong && sequence_fills(s) && run_make_room(run))
+		wrong = "a full pool cannot delete";
 	if (wrong)
 		fail(s, cut, wrong);
 	run_crash(run);
 	sim_drain(world);
-	if (dead < DEVICES)
-		sim_revive_device(world, device_paths[dead]);
+	each_dead(sim_revive_device);
+	dead = 0;
 	states++;
 }
 
@@ -174,19 +209,79 @@ static void run_sequence(const struct sequence *s)
 
 /* --- all of them --- */
 
-static double deadline;
-
 static void all_sequences(struct sequence *s, unsigned depth)
 {
-	for (unsigned op = 0; op < operation_count && seconds_now() < deadline; op++) {
-		if (operations[op].stride > 1 && s->length)
-			continue; /* long: it begins a sequence, or comes in random ones */
+	for (unsigned op = 0; op < operation_count; op++) {
+		if (operations[op].moment != MOMENT_ANY)
+			continue;
 		s->op[s->length++] = (unsigned char)op;
 		run_sequence(s);
 		if (s->length < depth)
 			all_sequences(s, depth);
 		s->length--;
 	}
+}
+
+/* Each beginning, then the pool is filled, then a file is deleted, then what filled it. */
+static void full_sequences(void)
+{
+	static const char *const beginnings[][4] = {{"create a"},
+		{"create a", "write a small", "fsync a"}, {"create a", "write a across rows"},
+		{"create a", "write a across rows", "fsync a"},
+		{"create a", "write a across rows", "fsync a", "link a b"},
+		{"create a", "write a behind a hole", "fsync a", "checkpoint"},
+		{"create a", "write a across rows", "close and open"}};
+	static const char *const full[] = {
+		"fill the pool", "unlink a in the full pool", "unlink what fills the pool"};
+
+	for (unsigned i = 0; i < sizeof(beginnings) / sizeof(beginnings[0]); i++) {
+		struct sequence s = {0};
+
+		for (unsigned n = 0; n < 4 && beginnings[i][n]; n++)
+			s.op[s.length++] = (unsigned char)operation_find(beginnings[i][n]);
+		for (unsigned n = 0; n < 3; n++) {
+			s.op[s.length++] = (unsigned char)operation_find(full[n]);
+			run_sequence(&s);
+		}
+	}
+}
+
+static void crashes_free(void)
+{
+	for (unsigned i = 0; i < crashes.room; i++)
+		sim_image_free(crashes.images[i]);
+	free(crashes.images);
+	crashes = (struct crashes){0};
+}
+
+static void run_on(const struct geometry *chosen, unsigned depth, bool full, unsigned long random,
+	uint64_t *state)
+{
+	struct sequence s = {0};
+
+	base_make(seed, chosen);
+	if (depth)
+		all_sequences(&s, depth);
+	if (full)
+		full_sequences();
+	for (unsigned long i = 0; i < random; i++) {
+		sequence_random(&s, state);
+		if (s.length)
+			run_sequence(&s);
+	}
+	crashes_free();
+	base_free();
+}
+
+static void run_all(unsigned depth, unsigned long random, double deadline)
+{
+	uint64_t state = seed;
+
+	run_on(&geometry_small, depth, depth > 0, random, &state);
+	run_on(&geometry_double, depth ? depth - 1 : 0, depth > 0, random / 4, &state);
+	for (unsigned turn = 0; seconds_now() < deadline; turn++)
+		run_on(turn % 2 ? &geometry_double : &geometry_small, 0, false, SOAK_SEQUENCES,
+			&state);
 }
 
 static void quiet(enum log_level level, const char *line)
@@ -209,9 +304,7 @@ int main(int argc, char **argv)
 		{"seed", required_argument, NULL, 's'}, {NULL, 0, NULL, 0}};
 	unsigned depth = 2;
 	unsigned long random = 100;
-	double limit = 1e9, began = seconds_now();
-	struct sequence s = {0};
-	uint64_t state;
+	double least = 0, began = seconds_now();
 	int option;
 
 	while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -220,27 +313,14 @@ int main(int argc, char **argv)
 		else if (option == 'r')
 			random = strtoul(optarg, NULL, 10);
 		else if (option == 't')
-			limit = atof(optarg);
+			least = atof(optarg);
 		else if (option == 's')
 			seed = strtoull(optarg, NULL, 10);
 		else
 			return 2;
 	}
-	deadline = began + limit;
 	if (!getenv("HISTORIES_LOG"))
 		log_set_sink(quiet);
-	base_make(seed);
-	if (depth)
-		all_sequences(&s, depth);
-	state = seed;
-	for (unsigned long i = 0; i < random && seconds_now() < deadline; i++) {
-		sequence_random(&s, &state);
-		if (s.length)
-			run_sequence(&s);
-	}
-	for (unsigned i = 0; i < crashes.room; i++)
-		sim_image_free(crashes.images[i]);
-	free(crashes.images);
-	base_free();
+	run_all(depth, random, began + least);
 	return report(began);
 }

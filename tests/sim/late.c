@@ -60,7 +60,7 @@ static bool first_owner(struct run *run, const struct sequence *s, uint64_t cut,
 	if (sim_engine_create(world, &run->engine) || run_open(run))
 		abort();
 	for (i = 0; i < s->length; i++) {
-		struct operation *op = &operations[s->op[i]];
+		const struct operation *op = &operations[s->op[i]];
 
 		run->salt = i + 1;
 		if (i + 1 == s->length) {
@@ -137,7 +137,7 @@ static void second_owner(struct run *run, const struct model *before, const stru
 	let_some_arrive(state, 3);
 	must_match(run, &model, first, cut, second);
 	for (unsigned i = 0; i < second->length; i++) {
-		struct operation *op = &operations[second->op[i]];
+		const struct operation *op = &operations[second->op[i]];
 		int got, want;
 
 		run->salt = 100 + i;
@@ -145,7 +145,7 @@ static void second_owner(struct run *run, const struct model *before, const stru
 		want = op->model(&model, op->a, op->b, 100 + i);
 		if (got != want)
 			fail(first, cut, second, op->name);
-		op->succeeded += !got;
+		operation_done(op, got);
 		let_some_arrive(state, 2);
 		must_match(run, &model, first, cut, second);
 	}
@@ -196,15 +196,6 @@ static void quiet(enum log_level level, const char *line)
 {
 }
 
-/* Then the second owner, who may free nothing of the first one's, has no room for its writes. */
-static bool fills_pool(const struct sequence *s)
-{
-	for (unsigned i = 0; i < s->length; i++)
-		if (operations[s->op[i]].stride > 1)
-			return true;
-	return false;
-}
-
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {{"random", required_argument, NULL, 'r'},
@@ -227,14 +218,16 @@ int main(int argc, char **argv)
 	}
 	if (!getenv("HISTORIES_LOG"))
 		log_set_sink(quiet);
-	base_make(seed);
+	base_make(seed, &geometry_small);
 	state = seed;
 	for (unsigned long i = 0; i < random && seconds_now() - began < limit; i++) {
 		struct sequence first, second;
 
 		sequence_random(&first, &state);
 		sequence_random(&second, &state);
-		if (!first.length || !second.length || fills_pool(&first))
+		/* Behind a first one that filled the pool the second, who may free nothing of it,
+		 * has no room for its writes. */
+		if (!first.length || !second.length || sequence_fills(&first))
 			continue;
 		for (uint64_t cut = 1; take_over(&first, cut, &second); cut += 1 + cut / 4)
 			;

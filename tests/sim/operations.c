@@ -7,8 +7,6 @@
 #include <string.h>
 #include <time.h>
 
-#define DATA 2
-#define PARITY 1
 #define DEVICE_SIZE (2u << 20)
 #define WRITES_MAX 4 /* of a random sequence */
 #define CREATES_MAX 7
@@ -19,8 +17,10 @@
 static const char *const names[MODEL_NAMES] = {"a", "b"};
 struct sim_world *world;
 struct sim_image *base;
-const char *device_paths[DEVICES];
-static char device_names[DEVICES][4];
+const struct geometry geometry_small = {4, 2, 1}, geometry_double = {5, 2, 2};
+struct geometry geometry;
+const char *device_paths[DEVICES_MAX];
+static char device_names[DEVICES_MAX][4];
 
 /* --- operations on the volume --- */
 
@@ -185,7 +185,7 @@ static int do_unlink(struct run *run, int a, int b)
 }
 
 /* Writes "fill", a file that the model does not know, until the pool has no room; 0 then. */
-static int fill_pool(struct run *run)
+static int do_fill(struct run *run, int a, int b)
 {
 	struct volume_new new = {.type = VOLUME_FILE};
 	static uint8_t bytes[FILL_STEP];
@@ -195,8 +195,6 @@ static int fill_pool(struct run *run)
 	uint64_t offset = 0, lsn;
 	int rc = volume_make(run->volume, VOLUME_ROOT, "fill", &new, &made, &lsn);
 
-	if (rc == -EEXIST) /* a cut came before it was removed */
-		rc = volume_lookup(run->volume, VOLUME_ROOT, "fill", &made);
 	if (!rc)
 		rc = volume_file_get(run->volume, made.ino, &file);
 	if (rc)
@@ -210,16 +208,19 @@ static int fill_pool(struct run *run)
 	return rc == -ENOSPC ? 0 : rc;
 }
 
-static int do_unlink_full(struct run *run, int a, int b)
+static int do_unlink_fill(struct run *run, int a, int b)
 {
 	uint64_t lsn = 0;
-	int rc = fill_pool(run), removed;
 
-	if (!rc)
-		rc = do_unlink(run, a, b);
-	removed = durable(run,
+	return durable(run,
 		volume_unlink(run->volume, VOLUME_ROOT, "fill", VOLUME_UNLINK_ANY, &lsn), &lsn);
-	return rc ? rc : removed;
+}
+
+int run_make_room(struct run *run)
+{
+	int rc = volume_row(run->volume)->sealed ? 0 : do_unlink_fill(run, 0, 0);
+
+	return rc == -ENOENT ? 0 : rc;
 }
 
 /* The file is open over its unlink and stays so until the end of the run. */
@@ -287,7 +288,7 @@ static int do_maintain(struct run *run, int a, int b)
 int run_open(struct run *run)
 {
 	struct pool_open_options options = {.paths = device_paths,
-		.path_count = DEVICES,
+		.path_count = geometry.devices,
 		.name = "tank",
 		.host = run->host,
 		.force = run->force,
@@ -376,13 +377,18 @@ static int m_nothing(struct model *m, int a, int b, unsigned salt)
 {
 	return 0;
 }
+/* Of what fills the pool. */
+static int m_fill(struct model *m, int a, int b, unsigned salt)
+{
+	return m->sealed ? -EROFS : 0;
+}
 static int m_reopen(struct model *m, int a, int b, unsigned salt)
 {
 	model_settle(m);
 	return 0;
 }
 
-struct operation operations[] = {
+const struct operation operations[] = {
 	{"create a", do_create, m_create, 0, 0, 1, 0},
 	{"create b", do_create, m_create, 1, 0, 1, 0},
 	{"mkdir b", do_mkdir, m_mkdir, 1, 0, 1, 0},
@@ -398,7 +404,9 @@ struct operation operations[] = {
 	{"remove the attribute of a", do_remove_attribute, m_remove_attribute, 0, 0, 1, 0},
 	{"unlink a", do_unlink, m_unlink, 0, 0, 1, 0},
 	{"unlink a while open", do_unlink_open, m_unlink, 0, 0, 1, 0},
-	{"unlink a in a full pool", do_unlink_full, m_unlink, 0, 0, FILL_STRIDE, 0},
+	{"fill the pool", do_fill, m_fill, 0, 0, FILL_STRIDE, MOMENT_FILLS},
+	{"unlink a in the full pool", do_unlink, m_unlink, 0, 0, 1, MOMENT_FULL},
+	{"unlink what fills the pool", do_unlink_fill, m_fill, 0, 0, 1, MOMENT_FULL},
 	{"link a b", do_link, m_link, 0, 1, 1, 0},
 	{"rename a b", do_rename, m_rename, 0, 1, 1, 0},
 	{"rename b a", do_rename, m_rename, 1, 0, 1, 0},
@@ -408,6 +416,21 @@ struct operation operations[] = {
 	{"close and open", do_reopen, m_reopen, 0, 0, 1, 0},
 };
 const unsigned operation_count = sizeof(operations) / sizeof(operations[0]);
+static unsigned long succeeded[sizeof(operations) / sizeof(operations[0])];
+
+void operation_done(const struct operation *operation, int rc)
+{
+	succeeded[operation - operations] += !rc;
+}
+
+unsigned operation_find(const char *name)
+{
+	for (unsigned i = 0; i < operation_count; i++)
+		if (!strcmp(operations[i].name, name))
+			return i;
+	fprintf(stderr, "no operation is called %s\n", name);
+	exit(2);
+}
 
 /* --- comparing --- */
 
@@ -573,6 +596,14 @@ void run_crash(struct run *run)
 
 /* --- sequences --- */
 
+bool sequence_fills(const struct sequence *s)
+{
+	for (unsigned i = 0; i < s->length; i++)
+		if (operations[s->op[i]].moment == MOMENT_FILLS)
+			return true;
+	return false;
+}
+
 void sequence_print(const struct sequence *s)
 {
 	for (unsigned i = 0; i < s->length; i++)
@@ -586,6 +617,22 @@ static uint64_t next_random(uint64_t *state)
 
 	z = (z ^ z >> 27) * 0x94d049bb133111ebull;
 	return z ^ z >> 31;
+}
+
+/* A filled pool is emptied before anything else; a third of the sequences ends at each step. False:
+ * the sequence has ended. */
+static bool draw_filling(struct sequence *s, unsigned op, uint64_t *state)
+{
+	uint64_t end = next_random(state) % 4;
+
+	s->op[s->length++] = (unsigned char)op;
+	for (op = 0; end && op < operation_count; op++) {
+		if (operations[op].moment != MOMENT_FULL)
+			continue;
+		s->op[s->length++] = (unsigned char)op;
+		end--;
+	}
+	return end > 0;
 }
 
 /* Creations are drawn more often, so that long histories have something to work on; unstable
@@ -602,8 +649,13 @@ void sequence_random(struct sequence *s, uint64_t *state)
 
 		if (write && ++writes > WRITES_MAX)
 			continue;
-		if (operations[op].stride > 1 && next_random(state) % 8)
+		if (operations[op].moment == MOMENT_FULL)
 			continue;
+		if (operations[op].moment == MOMENT_FILLS) {
+			if (next_random(state) % 8 == 0 && !draw_filling(s, op, state))
+				return;
+			continue;
+		}
 		if (op == 0 || op == 1)
 			for (unsigned i = 0, made = 0; i < s->length; i++)
 				if (s->op[i] <= 1 && ++made == CREATES_MAX)
@@ -625,7 +677,7 @@ int operations_report(void)
 	int never = 0;
 
 	for (unsigned i = 0; i < operation_count; i++) {
-		if (!operations[i].succeeded) {
+		if (!succeeded[i]) {
 			printf("operation never succeeded: %s\n", operations[i].name);
 			never = 1;
 		}
@@ -635,30 +687,31 @@ int operations_report(void)
 
 /* --- the world --- */
 
-void base_make(uint64_t seed)
+void base_make(uint64_t seed, const struct geometry *chosen)
 {
 	struct sim_options options = {.seed = seed, .reorder = true};
-	struct pool_create_device devices[DEVICES];
+	struct pool_create_device devices[DEVICES_MAX];
 	struct pool_create_options create = {.name = "tank",
-		.data = DATA,
-		.parity = PARITY,
+		.data = chosen->data,
+		.parity = chosen->parity,
 		.cell = 4096,
 		.devices = devices,
-		.device_count = DEVICES,
+		.device_count = chosen->devices,
 		.host = "alpha",
 		.slot_rows = 4,
 		.journal_size = 512 << 10};
 	struct volume_create_options volume = {.name = "share", .kind = VOLUME_SHARE};
 	struct run run = {.host = "alpha"};
 	struct pool_open_options open = {.paths = device_paths,
-		.path_count = DEVICES,
+		.path_count = chosen->devices,
 		.host = "alpha",
 		.metadata_limit = 8u << 20};
 	struct error error = {0};
 
+	geometry = *chosen;
 	if (sim_world_create(&options, &world))
 		abort();
-	for (unsigned i = 0; i < DEVICES; i++) {
+	for (unsigned i = 0; i < geometry.devices; i++) {
 		snprintf(device_names[i], sizeof(device_names[i]), "d%u", i);
 		device_paths[i] = device_names[i];
 		devices[i] = (struct pool_create_device){device_paths[i], device_paths[i]};
@@ -684,5 +737,6 @@ void base_make(uint64_t seed)
 void base_free(void)
 {
 	sim_image_free(base);
+	base = NULL;
 	sim_world_destroy(world);
 }
