@@ -164,6 +164,14 @@ static int make(struct change *change, uint64_t dir, const char *name, const str
 	return r ? r : inode_put(change, inode);
 }
 
+/* What had the name; it may be gone by now. */
+static int show_there(struct volume *volume, uint64_t ino, struct volume_attributes *made)
+{
+	int r = volume_getattr(volume, ino, made);
+
+	return !r ? -EEXIST : r == -ESTALE ? -EAGAIN : r;
+}
+
 int volume_make(struct volume *volume, uint64_t dir, const char *name, const struct volume_new *new,
 	struct volume_attributes *made, uint64_t *lsn)
 {
@@ -177,9 +185,7 @@ int volume_make(struct volume *volume, uint64_t dir, const char *name, const str
 	r = change_finish(&change, r, lsn);
 	if (!r && made)
 		inode_show(&inode, made);
-	if (r == -EEXIST && made && volume_getattr(volume, inode.ino, made))
-		r = -EAGAIN;
-	return r;
+	return r == -EEXIST && made ? show_there(volume, inode.ino, made) : r;
 }
 
 /* --- link ------------------------------------------------------------------------------------ */
