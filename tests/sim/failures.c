@@ -9,18 +9,22 @@
  * The script comes in parts, each from opening the pool to closing it; a part starts on the devices
  * as the whole part before it left them. What must come of a failure is an error of those that the
  * header allows, or nothing at all. After it the pool is abandoned, or closed where that can be;
- * the next opening, without failures, finds what was acknowledged and metadata that agree. Memory
- * that is lost is told by the sanitizer, which is asked after each run.
+ * the next opening, without failures, finds what was acknowledged and metadata that agree. After
+ * each run as much memory must be allocated as before it; to see who lost it, a sanitizer, which is
+ * asked too, is given the part and the N that failed.
  *
  * Failing allocations are the linker's doing (--wrap): those of LMDB and ISA-L, which are shared
- * libraries, do not fail, nor those for the bytes that simulated devices keep. A sanitizer build
- * takes a stride, and another first N would see others.
+ * libraries, do not fail, nor those for the bytes that simulated devices keep; neither are counted.
+ * A sanitizer build takes a stride, and another first N would see others.
  */
 #include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/log.h"
@@ -37,6 +41,7 @@ static enum mode mode;
 static bool armed; /* what fails is counted */
 static uint64_t failing; /* which one, from 1; 0: none */
 static uint64_t allocations, hits; /* of this run */
+static long live; /* not freed yet */
 
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t count, size_t size);
@@ -44,12 +49,14 @@ void *__real_realloc(void *old, size_t size);
 void *__real_aligned_alloc(size_t alignment, size_t size);
 char *__real_strdup(const char *text);
 char *__real_strndup(const char *text, size_t size);
+void __real_free(void *memory);
 void *__wrap_malloc(size_t size);
 void *__wrap_calloc(size_t count, size_t size);
 void *__wrap_realloc(void *old, size_t size);
 void *__wrap_aligned_alloc(size_t alignment, size_t size);
 char *__wrap_strdup(const char *text);
 char *__wrap_strndup(const char *text, size_t size);
+void __wrap_free(void *memory);
 
 static bool fails(void)
 {
@@ -63,34 +70,48 @@ static bool fails(void)
 	return true;
 }
 
+static void *counted(void *memory)
+{
+	live += memory != NULL;
+	return memory;
+}
+
 void *__wrap_malloc(size_t size)
 {
-	return fails() ? NULL : __real_malloc(size);
+	return fails() ? NULL : counted(__real_malloc(size));
 }
 
 void *__wrap_calloc(size_t count, size_t size)
 {
-	return fails() ? NULL : __real_calloc(count, size);
+	return fails() ? NULL : counted(__real_calloc(count, size));
 }
 
 void *__wrap_realloc(void *old, size_t size)
 {
-	return fails() ? NULL : __real_realloc(old, size);
+	if (fails())
+		return NULL;
+	return old ? __real_realloc(old, size) : counted(__real_malloc(size));
 }
 
 void *__wrap_aligned_alloc(size_t alignment, size_t size)
 {
-	return fails() ? NULL : __real_aligned_alloc(alignment, size);
+	return fails() ? NULL : counted(__real_aligned_alloc(alignment, size));
 }
 
 char *__wrap_strdup(const char *text)
 {
-	return fails() ? NULL : __real_strdup(text);
+	return fails() ? NULL : counted(__real_strdup(text));
 }
 
 char *__wrap_strndup(const char *text, size_t size)
 {
-	return fails() ? NULL : __real_strndup(text, size);
+	return fails() ? NULL : counted(__real_strndup(text, size));
+}
+
+void __wrap_free(void *memory)
+{
+	live -= memory != NULL;
+	__real_free(memory);
 }
 
 /* --- steps ------------------------------------------------------------------------------------ */
@@ -229,6 +250,96 @@ static int other_volume(struct try *t)
 	return rc ? rc : volume_destroy(t->run.volumes, "other", NULL);
 }
 
+/* --- ingest: a tree of the host's, into a dataset of its own --- */
+
+static char source[] = "/tmp/failures-XXXXXX";
+
+static void source_make(void)
+{
+	static const struct {
+		const char *name;
+		off_t offset;
+		size_t length;
+	} files[] = {{"empty", 0, 0}, {"tiny", 0, 700}, {"dir/small", 0, 6000},
+		{"dir/deep/rows", 0, 30000}, {"dir/hole", 40000, 900}};
+	static char bytes[30000];
+
+	memset(bytes, 0xa7, sizeof(bytes));
+	if (!mkdtemp(source) || chdir(source) || mkdir("dir", 0755) || mkdir("dir/deep", 0700) ||
+		symlink("nowhere", "link"))
+		abort();
+	for (unsigned i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+		int fd = open(files[i].name, O_WRONLY | O_CREAT, 0644);
+
+		if (fd < 0 || pwrite(fd, bytes, files[i].length, files[i].offset) !=
+				      (ssize_t)files[i].length)
+			abort();
+		close(fd);
+	}
+	if (link("tiny", "dir/tiny"))
+		abort();
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *walk)
+{
+	return remove(path);
+}
+
+static void source_remove(void)
+{
+	if (chdir("/") || nftw(source, remove_one, 16, FTW_DEPTH | FTW_PHYS))
+		perror(source);
+}
+
+/* What a failure left out of the dataset is made good by another ingest; 0: all is there. */
+static int ingest_into(struct try *t, struct volume *volume)
+{
+	struct ingest_options options = {.source = source, .resume = true};
+	struct volume_verify_report report = {0};
+	struct ingest_progress progress;
+	int rc = volume_ingest(volume, &options, &progress, NULL);
+
+	if (!rc && progress.skipped)
+		t->wrong = "ingest leaves something out";
+	if (!rc)
+		rc = volume_verify(volume, NULL, &report, NULL);
+	if (!rc && (report.bad_metadata || report.files != 5))
+		t->wrong = "ingest makes something else";
+	return rc ? rc : report.bad_files ? -EIO : 0;
+}
+
+static int ingest(struct try *t)
+{
+	struct volume_create_options options = {.name = "set", .kind = VOLUME_DATASET};
+	struct volume *volume;
+	int rc = volume_create(t->run.volumes, &options, NULL, NULL);
+
+	rc = rc ? rc : volume_open(t->run.volumes, "set", &volume, NULL);
+	if (rc)
+		return rc;
+	rc = ingest_into(t, volume);
+	rc = rc ? rc : ingest_into(t, volume);
+	rc = rc ? rc : volume_seal(volume, NULL);
+	volume_close(volume);
+	return rc ? rc : volume_destroy(t->run.volumes, "set", NULL);
+}
+
+/* The dataset that a failing ingest left is completed, unless it is sealed, and destroyed. */
+static const char *finish_ingest(struct try *t)
+{
+	struct volume *volume;
+	int rc = volume_open(t->run.volumes, "set", &volume, NULL);
+
+	if (rc)
+		return rc == -ENOENT ? NULL : "the dataset cannot be opened";
+	if (!volume_row(volume)->sealed)
+		rc = ingest_into(t, volume);
+	volume_close(volume);
+	if (rc || t->wrong)
+		return t->wrong ? t->wrong : "the ingest cannot be resumed";
+	return volume_destroy(t->run.volumes, "set", NULL) ? "it cannot be destroyed" : NULL;
+}
+
 /* Over the pool that is there; ends with a new one like the base's. */
 static int new_pool(struct try *t)
 {
@@ -276,6 +387,7 @@ static const struct step parts[][STEPS_MAX] = {
 		{"look around", look_around}, CLOSE},
 	{OPEN, {"stage", stage}, {"other volume", other_volume}, {"verify", verify},
 		{"check", check}, CLOSE},
+	{OPEN, {"ingest", ingest}, CLOSE, {"check", check}},
 	{OPEN, OP("unlink a"), OP("create a"), OP("write a across rows"), OP("fsync a"),
 		OP("rename a b"), {"make room", make_room}, READ, OP("maintain"), CLOSE},
 	{OPEN, OP("create a"), OP("write a across rows"), OP("fsync a"),
@@ -368,6 +480,8 @@ static void judge(struct try *t)
 		wrong = NULL;
 	if (!wrong)
 		wrong = run_check(&t->run);
+	if (!wrong)
+		wrong = finish_ingest(t);
 	if (!wrong && check(t))
 		wrong = "check finds lost blocks";
 	if (wrong)
@@ -397,8 +511,13 @@ static void let_go(struct try *t)
 
 int __lsan_do_recoverable_leak_check(void) __attribute__((weak));
 
-static void look_for_leaks(const struct try *t)
+static void look_for_leaks(const struct try *t, long before)
 {
+	char text[64];
+
+	snprintf(text, sizeof(text), "%ld allocations are not freed", live - before);
+	if (live != before)
+		fail(t, text);
 	if (__lsan_do_recoverable_leak_check && __lsan_do_recoverable_leak_check())
 		fail(t, "memory is lost");
 }
@@ -429,10 +548,8 @@ static bool run_once(const struct sim_image *image, const struct model *model, s
 			step_name(t), strerror(-rc));
 	let_go(t);
 	runs++;
-	if (hit) {
+	if (hit)
 		judge(t);
-		look_for_leaks(t);
-	}
 	model_free(&t->before);
 	return hit;
 }
@@ -457,15 +574,19 @@ static void whole_part(unsigned part, struct sim_image **image, struct model *mo
 	*model = t.model;
 }
 
+/* The first run, without failures, makes what environments keep for those that follow. */
 static void run_part(unsigned part, struct sim_image *image, const struct model *model,
 	uint64_t first, uint64_t stride)
 {
-	for (uint64_t n = first;; n += stride) {
+	for (uint64_t n = 0;; n += n ? stride : first) {
 		struct try t = {.run.host = "alpha", .part = part, .n = n};
+		long before = live;
 		bool hit = run_once(image, model, &t);
 
 		model_free(&t.model);
-		if (!hit) {
+		if (n)
+			look_for_leaks(&t, before);
+		if (n && !hit) {
 			printf("part %u, %s: up to %llu\n", part, mode_names[mode],
 				(unsigned long long)n);
 			return;
@@ -517,6 +638,7 @@ int main(int argc, char **argv)
 	if (!verbose)
 		log_set_sink(quiet);
 	base_make(1, &geometry_small);
+	source_make();
 	model_init(&model);
 	sim_restore(world, base);
 	if (sim_save(world, &image))
@@ -529,6 +651,7 @@ int main(int argc, char **argv)
 	model_free(&model);
 	sim_image_free(image);
 	base_free();
+	source_remove();
 	printf("%lu runs, %lu of them bore the failure, in %.1f s\n", runs, swallowed,
 		seconds_now() - began);
 	return 0;
