@@ -4,6 +4,8 @@
 
 #include <errno.h>
 
+/* --- finding holes ------------------------------------------------------------------------- */
+
 /* Who has the file open may look; else as for a read. */
 static fsal_status_t may_look(struct handle *handle, struct state_t *state)
 {
@@ -55,7 +57,36 @@ static fsal_status_t seek2(struct fsal_obj_handle *obj, struct state_t *state, s
 	}
 }
 
+/* --- making holes -------------------------------------------------------------------------- */
+
+/* It is a write, and the reply says that it is stable. */
+static int punch(struct handle *handle, uint64_t offset, uint64_t length)
+{
+	struct volume_write_options options = {.kill = drops_privileges()};
+	struct volume_file *file;
+	int r = handle_file(handle, &file);
+
+	return r ? r : hold_until_punched(file, offset, length, &options);
+}
+
+/* No space is kept for anybody, so ALLOCATE has no answer that would be true. */
+static fsal_status_t fallocate_(struct fsal_obj_handle *obj, struct state_t *state, uint64_t offset,
+	uint64_t length, bool allocate)
+{
+	struct handle *handle = handle_of(obj);
+	fsal_status_t status = status_out(0);
+
+	if (allocate)
+		return fsalstat(ERR_FSAL_NOTSUPP, 0);
+	if (length > UINT64_MAX - offset)
+		return status_out(-EINVAL);
+	if (!state)
+		status = share_check(handle, FSAL_O_WRITE, false);
+	return FSAL_IS_ERROR(status) ? status : status_out(punch(handle, offset, length));
+}
+
 void range_ops(struct fsal_obj_ops *ops)
 {
+	ops->fallocate = fallocate_;
 	ops->seek2 = seek2;
 }

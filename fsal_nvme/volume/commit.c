@@ -161,10 +161,7 @@ static const struct overlay *slot_overlay(const void *slots, unsigned i)
 
 static void slot_settle(struct slot *slot)
 {
-	const struct overlay *overlay = slot_overlay(slot, 0);
-	struct pool *pool = slot->file->volume->pool;
-	bool some = overlay && overlay->count;
-	int r = some ? pool_settle(pool, overlay->extents, overlay->count) : 0;
+	int r = overlays_settle(slot->file->volume, slot_overlay, slot, 1);
 
 	if (r == -EIO)
 		slot_lose(slot);

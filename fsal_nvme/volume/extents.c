@@ -202,10 +202,11 @@ static int apply_piece(struct change *change, struct inode *inode, const struct 
 	if (r)
 		return r;
 	extent.length = done - from;
-	r = extent.length ? extent_insert(change, inode, from, &extent) : 0;
+	if (extent.length && !is_hole(&extent))
+		r = extent_insert(change, inode, from, &extent);
 	if (r)
 		return r;
-	if (done > inode->size)
+	if (done > inode->size && !is_hole(&extent))
 		inode->size = done;
 	progress->to = done == to ? 0 : done;
 	progress->applied += done == to;

@@ -98,6 +98,12 @@ static void show_pending(const struct overlay *overlay, struct volume_attributes
 		attributes->ctime = overlay->time;
 }
 
+/* What pending holes take from what is committed. */
+static uint64_t hidden_bytes(const struct overlay *overlay)
+{
+	return overlay ? overlay->hidden : 0;
+}
+
 /* Of its pieces that are not cut off. What they replace is not looked for. */
 static uint64_t pending_bytes(const struct overlay *overlay)
 {
@@ -106,7 +112,7 @@ static uint64_t pending_bytes(const struct overlay *overlay)
 	for (unsigned i = 0; overlay && i < overlay->count; i++) {
 		uint64_t at = overlay->at[i];
 
-		if (at < overlay->limit)
+		if (at < overlay->limit && !is_hole(&overlay->extents[i]))
 			bytes += least(overlay->extents[i].length, overlay->limit - at);
 	}
 	return bytes;
@@ -117,7 +123,7 @@ static uint64_t pending_bytes(const struct overlay *overlay)
 static uint64_t file_bytes(const struct volume_file *file, const struct inode *inode)
 {
 	const struct overlay *small = file->active;
-	uint64_t bytes = 0;
+	uint64_t bytes = 0, hidden;
 
 	if (!small || !small->bytes)
 		small = file->committing;
@@ -125,6 +131,8 @@ static uint64_t file_bytes(const struct volume_file *file, const struct inode *i
 		return small && small->bytes ? overlay_length(small) : inode->bytes;
 	if (inode->extents)
 		bytes = least(inode->bytes, inode->trim);
+	hidden = hidden_bytes(file->committing) + hidden_bytes(file->active);
+	bytes -= least(hidden, bytes);
 	return bytes + pending_bytes(file->committing) + pending_bytes(file->active);
 }
 

@@ -114,7 +114,8 @@ void volume_turn_end(struct volume *volume);
 
 /*
  * Writes that are not in the environment yet: either the whole content of a small file, or pieces:
- * piece i holds the file's bytes from at[i] on, in extents[i]; sorted, not overlapping.
+ * piece i holds the file's bytes from at[i] on, in extents[i]; sorted, not overlapping. A piece may
+ * be a hole that was punched: it hides what is below, and takes it away when it is applied.
  */
 struct overlay {
 	uint64_t *at;
@@ -128,6 +129,7 @@ struct overlay {
 	uint64_t size; /* end of the furthest write */
 	uint64_t limit; /* what lies from here on was cut off */
 	uint64_t change; /* as last shown */
+	uint64_t hidden; /* bytes of the environment's extents below holes, as they were punched */
 };
 
 /* How far an overlay has been moved into the environment by a transaction under way. */
@@ -137,6 +139,12 @@ struct progress {
 	uint64_t limit; /* as it was then */
 };
 
+/* Of a piece: segment 0, and at `offset` its place in the file. */
+static inline bool is_hole(const struct extent *extent)
+{
+	return !extent->segment;
+}
+
 struct overlay *overlay_new(struct volume *volume);
 /* Abandons its extents, frees it. NULL is allowed. */
 void overlay_drop(struct volume *volume, struct overlay *overlay);
@@ -144,7 +152,7 @@ void overlay_drop(struct volume *volume, struct overlay *overlay);
 void overlay_free(struct volume *volume, struct overlay *overlay);
 /* Makes room for `more` calls of overlay_insert(). */
 int overlay_reserve(struct volume *volume, struct overlay *overlay, unsigned more);
-/* Room was made. What it hides is abandoned. */
+/* Room was made. What it hides is abandoned. A hole does not make the file larger. */
 void overlay_insert(
 	struct volume *volume, struct overlay *overlay, uint64_t at, const struct extent *extent);
 /* All pieces of `from`, for which room was made; `from` is empty then. */

@@ -36,10 +36,15 @@ void overlay_free(struct volume *volume, struct overlay *overlay)
 
 static void abandon(struct volume *volume, const struct extent *extents, unsigned count)
 {
-	if (!count)
-		return;
-	atomic_fetch_add(&volume->generation, 1);
-	pool_abandon_extents(volume->pool, extents, count);
+	for (unsigned i = 0, next; i < count; i = next) {
+		next = i + 1;
+		if (is_hole(&extents[i]))
+			continue;
+		while (next < count && !is_hole(&extents[next]))
+			next++;
+		atomic_fetch_add(&volume->generation, 1);
+		pool_abandon_extents(volume->pool, &extents[i], next - i);
+	}
 }
 
 void overlay_drop(struct volume *volume, struct overlay *overlay)
@@ -218,7 +223,7 @@ void overlay_insert(
 {
 	unsigned i = cut(volume, overlay, at, at + extent->length);
 
-	if (at + extent->length > overlay->size)
+	if (!is_hole(extent) && at + extent->length > overlay->size)
 		overlay->size = at + extent->length;
 	if (i && joins(overlay, i - 1, at, extent)) {
 		overlay->extents[i - 1].length += extent->length;
@@ -279,10 +284,12 @@ int overlays_settle(struct volume *volume,
 	for (unsigned i = 0; i < count; i++) {
 		const struct overlay *overlay = at(list, i);
 
-		for (unsigned k = 0; overlay && k < overlay->count; k++)
-			all[to++] = overlay->extents[k];
+		for (unsigned k = 0; overlay && k < overlay->count; k++) {
+			if (!is_hole(&overlay->extents[k]))
+				all[to++] = overlay->extents[k];
+		}
 	}
-	r = pool_settle(volume->pool, all, pieces);
+	r = to ? pool_settle(volume->pool, all, to) : 0;
 	free(all);
 	return r;
 }

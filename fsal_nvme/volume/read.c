@@ -170,7 +170,10 @@ static int map_pieces(struct mapping *m, unsigned layer, const struct overlay *o
 			return r;
 		extent.offset += m->at - start;
 		extent.length = end - m->at;
-		r = map_extent(m, extent);
+		if (is_hole(&extent))
+			fill(m, NULL, end);
+		else
+			r = map_extent(m, extent);
 		if (r)
 			return r;
 	}

@@ -22,42 +22,73 @@ struct run {
 	uint64_t start, end;
 };
 
-/* --- the first run of data in a layer at or behind `at`; -ENOENT -------------------------------
- */
+/* What lies from some byte on: data, or none, up to `end`. */
+struct stretch {
+	bool data;
+	uint64_t end;
+};
 
-static int run_of_overlay(const struct overlay *o, uint64_t at, struct run *run)
+static void stretch_cut(struct stretch *stretch, uint64_t end)
+{
+	if (end < stretch->end)
+		stretch->end = end;
+}
+
+/* Whether the overlay has byte `at`: then the stretch is its. Else its end is cut to where the
+ * overlay has something. */
+static bool stretch_of_overlay(const struct overlay *o, uint64_t at, struct stretch *stretch)
 {
 	unsigned i;
 
 	if (!o)
-		return -ENOENT;
-	*run = (struct run){at, overlay_length(o)};
-	if (at < run->end)
-		return 0;
+		return false;
+	if (at < overlay_length(o)) {
+		stretch->data = true;
+		stretch_cut(stretch, overlay_length(o));
+		return true;
+	}
 	i = overlay_find(o, at);
-	if (i == o->count || o->at[i] >= o->limit)
-		return -ENOENT;
-	*run = (struct run){o->at[i], o->at[i] + o->extents[i].length};
-	run->end = run->end < o->limit ? run->end : o->limit;
-	return at < run->end ? 0 : -ENOENT;
+	if (i == o->count || o->at[i] >= o->limit || at >= o->limit)
+		return false;
+	if (o->at[i] > at) {
+		stretch_cut(stretch, o->at[i]);
+		return false;
+	}
+	stretch->data = !is_hole(&o->extents[i]);
+	stretch_cut(stretch, o->at[i] + o->extents[i].length);
+	stretch_cut(stretch, o->limit);
+	return true;
 }
 
-static int run_of_environment(const struct look *look, uint64_t at, struct run *run)
+static int stretch_of_environment(const struct look *look, uint64_t at, struct stretch *stretch)
 {
 	const struct inode *inode = &look->inode;
 	struct extent extent;
+	uint64_t found;
 	int r;
 
+	stretch->data = !inode->extents && at < inode->bytes;
 	if (!inode->extents) {
-		*run = (struct run){at, inode->bytes};
-		return at < inode->bytes ? 0 : -ENOENT;
+		stretch_cut(stretch, stretch->data ? inode->bytes : UINT64_MAX);
+		return 0;
 	}
-	r = extent_next(look->file->volume, look->view, inode->ino, at, &run->start, &extent);
-	if (r)
-		return r;
-	run->end = run->start + extent.length;
-	run->end = run->end < inode->trim ? run->end : inode->trim;
-	return run->start < run->end ? 0 : -ENOENT;
+	r = extent_next(look->file->volume, look->view, inode->ino, at, &found, &extent);
+	if (r || found >= inode->trim)
+		return r == -ENOENT ? 0 : r;
+	stretch->data = found == at;
+	stretch_cut(stretch, stretch->data ? found + extent.length : found);
+	if (stretch->data)
+		stretch_cut(stretch, inode->trim);
+	return 0;
+}
+
+static int stretch_at(const struct look *look, uint64_t at, struct stretch *stretch)
+{
+	*stretch = (struct stretch){.end = UINT64_MAX};
+	if (stretch_of_overlay(look->file->active, at, stretch) ||
+		stretch_of_overlay(look->file->committing, at, stretch))
+		return 0;
+	return stretch_of_environment(look, at, stretch);
 }
 
 static uint64_t block_of(uint64_t at)
@@ -65,27 +96,22 @@ static uint64_t block_of(uint64_t at)
 	return at / BLOCK_SIZE * BLOCK_SIZE;
 }
 
-/* The first of all layers, in whole blocks; `at` is the start of one. */
+/* The first data at or behind `at`, the start of a block, in whole blocks; -ENOENT. */
 static int next_run(const struct look *look, uint64_t at, struct run *run)
 {
-	struct run runs[3];
-	const int found[3] = {
-		run_of_overlay(look->file->active, at, &runs[0]),
-		run_of_overlay(look->file->committing, at, &runs[1]),
-		run_of_environment(look, at, &runs[2]),
-	};
-	const struct run *first = NULL;
+	struct stretch stretch = {.end = at};
+	uint64_t start;
+	int r;
 
-	if (found[2] && found[2] != -ENOENT)
-		return found[2];
-	for (unsigned i = 0; i < 3; i++) {
-		if (!found[i] && (!first || runs[i].start < first->start))
-			first = &runs[i];
-	}
-	if (!first || first->start >= look->size)
-		return -ENOENT;
-	run->start = first->start > at ? block_of(first->start) : at;
-	run->end = block_of(first->end + BLOCK_SIZE - 1);
+	do {
+		start = stretch.end;
+		if (start >= look->size)
+			return -ENOENT;
+		r = stretch_at(look, start, &stretch);
+		if (r)
+			return r;
+	} while (!stretch.data);
+	*run = (struct run){block_of(start), block_of(stretch.end + BLOCK_SIZE - 1)};
 	return 0;
 }
 

@@ -306,6 +306,16 @@ int volume_write_with(struct volume_file *file, uint64_t offset, const struct io
 	unsigned iov_count, size_t length, const struct volume_write_options *options);
 
 /*
+ * Bytes from `offset` on are zeros from now on, and take no space once that is committed: as a
+ * write, it is seen at once and unstable until then. The size stays. A commit that a crash cuts
+ * short may have made some of a hole in a file of very many extents. -EROFS, -EISDIR, -EINVAL (no
+ * file), -ESTALE.
+ */
+int volume_punch(struct volume_file *file, uint64_t offset, uint64_t length);
+int volume_punch_with(struct volume_file *file, uint64_t offset, uint64_t length,
+	const struct volume_write_options *options);
+
+/*
  * A read, owned by the caller with its iovecs and memory until done(), which runs once, on an
  * engine thread or before volume_read() returns. May be called from an engine thread. result: 0,
  * -EIO, -ENOMEM, -ESTALE, -EISDIR, -EINVAL; then `bytes` were read from `offset` on: fewer than

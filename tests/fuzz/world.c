@@ -362,6 +362,8 @@ static void change_file(struct volume *volume, uint64_t ino)
 		return;
 	if (!volume_write(file, 5000, &iov, 1, sizeof(bytes)))
 		volume_commit_wait(file);
+	if (!volume_punch(file, 3000, 6000))
+		volume_commit_wait(file);
 	volume_setattr(volume, ino, &set, NULL, &lsn);
 	change_xattrs(volume, ino);
 	volume_file_put(file);

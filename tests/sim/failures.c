@@ -381,7 +381,7 @@ static int new_pool(struct try *t)
 static const struct step parts[][STEPS_MAX] = {
 	{{"create pool", new_pool}, CLOSE},
 	{OPEN, OP("create a"), OP("write a small"), READ, OP("fsync a"), OP("shrink a"),
-		OP("grow a"), OP("set an attribute of a"), READ, CLOSE},
+		OP("grow a"), OP("set an attribute of a"), OP("punch a"), READ, CLOSE},
 	{OPEN, OP("write a behind a hole"), OP("write a across rows"), READ, OP("fsync a"), READ,
 		OP("set an attribute of a"), OP("link a b"), OP("maintain"), OP("checkpoint"),
 		{"look around", look_around}, CLOSE},
@@ -389,7 +389,8 @@ static const struct step parts[][STEPS_MAX] = {
 		{"check", check}, CLOSE},
 	{OPEN, {"ingest", ingest}, CLOSE, {"check", check}},
 	{OPEN, OP("unlink a"), OP("create a"), OP("write a across rows"), OP("fsync a"),
-		OP("rename a b"), {"make room", make_room}, READ, OP("maintain"), CLOSE},
+		OP("punch a"), READ, OP("fsync a"), OP("rename a b"), {"make room", make_room},
+		READ, OP("maintain"), CLOSE},
 	{OPEN, OP("create a"), OP("write a across rows"), OP("fsync a"),
 		OP("set an attribute of a"), OP("remove the attribute of a"),
 		OP("set an attribute of a"), OP("unlink a while open"), OP("maintain"), CLOSE,

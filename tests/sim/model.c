@@ -93,23 +93,42 @@ int model_mkdir(struct model *model, int name)
 	return rc;
 }
 
+/* A new version of a file, to be changed: what is unstable. NULL with the error. */
+static struct version *version_add(struct model *model, int name, int *rc)
+{
+	struct model_file *file = file_of(model, name, rc);
+
+	if (file && model->sealed)
+		*rc = -EROFS;
+	if (*rc)
+		return NULL;
+	assert(file->versions < MODEL_VERSIONS);
+	file->version[file->versions] = version_new(now(file));
+	return file->version[file->versions++];
+}
+
 int model_write(struct model *model, int name, uint32_t offset, const uint8_t *bytes, uint32_t n)
 {
 	int rc;
-	struct model_file *file = file_of(model, name, &rc);
-	struct version *version;
+	struct version *version = version_add(model, name, &rc);
 
-	if (!file)
+	if (!version)
 		return rc;
-	if (model->sealed)
-		return -EROFS;
-	assert(file->versions < MODEL_VERSIONS && offset + n <= MODEL_BYTES);
-	version = version_new(now(file));
+	assert(offset + n <= MODEL_BYTES);
 	memcpy(version->bytes + offset, bytes, n);
 	if (offset + n > version->size)
 		version->size = offset + n;
-	file->version[file->versions++] = version;
 	return 0;
+}
+
+int model_punch(struct model *model, int name, uint32_t from, uint32_t to)
+{
+	int rc;
+	struct version *version = version_add(model, name, &rc);
+
+	if (version)
+		memset(version->bytes + from, 0, to - from);
+	return rc;
 }
 
 static void file_settle(struct model_file *file)

@@ -48,6 +48,7 @@ void model_copy(struct model *to, const struct model *from);
 int model_create(struct model *model, int name);
 int model_mkdir(struct model *model, int name);
 int model_write(struct model *model, int name, uint32_t offset, const uint8_t *bytes, uint32_t n);
+int model_punch(struct model *model, int name, uint32_t from, uint32_t to);
 int model_commit(struct model *model, int name);
 int model_truncate(struct model *model, int name, uint32_t size);
 int model_unlink(struct model *model, int name);

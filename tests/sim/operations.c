@@ -8,7 +8,9 @@
 #include <time.h>
 
 #define DEVICE_SIZE (2u << 20)
-#define WRITES_MAX 4 /* of a random sequence */
+#define WRITES_MAX 4 /* of a random sequence, and holes */
+#define PUNCH_FROM 1000 /* from a small file's bytes to the middle of what lies behind a hole */
+#define PUNCH_TO 41500
 #define CREATES_MAX 7
 #define ATTRIBUTE_MAX 2000 /* bytes */
 #define FILL_STEP 16384
@@ -103,6 +105,18 @@ static int model_write_at(struct model *m, int a, uint32_t offset, uint32_t leng
 WRITE(small, 0, 1500)
 WRITE(hole, 40000, 3000)
 WRITE(rows, 6000, 20000)
+
+static int do_punch(struct run *run, int a, int b)
+{
+	struct volume_file *file;
+	int rc = get_file(run, a, &file);
+
+	if (rc)
+		return rc;
+	rc = volume_punch(file, PUNCH_FROM, PUNCH_TO - PUNCH_FROM);
+	volume_file_put(file);
+	return rc;
+}
 
 static int do_fsync(struct run *run, int a, int b)
 {
@@ -337,6 +351,10 @@ static int m_mkdir(struct model *m, int a, int b, unsigned salt)
 {
 	return model_mkdir(m, a);
 }
+static int m_punch(struct model *m, int a, int b, unsigned salt)
+{
+	return model_punch(m, a, PUNCH_FROM, PUNCH_TO);
+}
 static int m_fsync(struct model *m, int a, int b, unsigned salt)
 {
 	return model_commit(m, a);
@@ -396,6 +414,7 @@ const struct operation operations[] = {
 	{"write a behind a hole", do_write_hole, model_write_hole, 0, 0, 1, 0},
 	{"write a across rows", do_write_rows, model_write_rows, 0, 0, 1, 0},
 	{"write b across rows", do_write_rows, model_write_rows, 1, 0, 1, 0},
+	{"punch a", do_punch, m_punch, 0, 0, 1, 0},
 	{"fsync a", do_fsync, m_fsync, 0, 0, 1, 0},
 	{"fsync b", do_fsync, m_fsync, 1, 0, 1, 0},
 	{"shrink a", do_shrink, m_shrink, 0, 0, 1, 0},
@@ -645,7 +664,7 @@ void sequence_random(struct sequence *s, uint64_t *state)
 	while (s->length < 4 + next_random(state) % 10) {
 		unsigned op = next_random(state) % 4 ? next_random(state) % operation_count
 						     : next_random(state) % 2;
-		bool write = op >= 3 && op <= 6;
+		bool write = op >= 3 && op <= 7;
 
 		if (write && ++writes > WRITES_MAX)
 			continue;

@@ -203,6 +203,23 @@ static void shares_one_file(void **state)
 	volume_file_put(file);
 }
 
+/* What the first thread does to the file that the others write. */
+static void cut_shared(struct volume_file *file, unsigned i)
+{
+	const struct volume_xattr xattr = {"round", &i, sizeof(i)};
+	uint64_t found, lsn;
+	int r;
+
+	if (i % 2)
+		assert_int_equal(set_size(volume, shared_ino, (i * 331) % 50000), 0);
+	else
+		assert_int_equal(volume_punch(file, (i * 331) % 50000, 20000), 0);
+	r = volume_seek(file, 0, i % 3 ? VOLUME_SEEK_DATA : VOLUME_SEEK_HOLE, &found);
+	assert_true(!r || r == -ENXIO);
+	assert_int_equal(
+		volume_xattr_set(volume, shared_ino, &xattr, VOLUME_XATTR_EITHER, &lsn), 0);
+}
+
 /* Whatever happens at the same time, a read sees a write whole or not at all at each byte. */
 static void *change_shared(void *data)
 {
@@ -218,7 +235,7 @@ static void *change_shared(void *data)
 		bool eof;
 
 		if (me == 0)
-			assert_int_equal(set_size(volume, shared_ino, (i * 331) % 50000), 0);
+			cut_shared(file, i);
 		else
 			assert_int_equal(
 				volume_write(file, (i * 613) % 70000, &iov, 1, iov.iov_len), 0);
@@ -235,7 +252,7 @@ static void *change_shared(void *data)
 	return NULL;
 }
 
-static void truncates_under_writers(void **state)
+static void truncates_and_punches_under_writers(void **state)
 {
 	shared_ino = must_make(volume, VOLUME_ROOT, "one", VOLUME_FILE);
 	run_threads(change_shared);
@@ -517,7 +534,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(writes_many_files),
 		TEST(shares_one_file),
-		TEST(truncates_under_writers),
+		TEST(truncates_and_punches_under_writers),
 		TEST(fights_over_names),
 		TEST(reads_while_it_is_compacted),
 		TEST(volumes_come_and_go),

@@ -195,6 +195,14 @@ def seek(offset, what, stateid=ANONYMOUS):
     return 69, stateid + u64(offset) + u32(what), lambda r: (bool(r.u32()), r.u64())
 
 
+def allocate(offset, length, stateid=ANONYMOUS):
+    return 59, stateid + u64(offset, length), nothing
+
+
+def deallocate(offset, length, stateid=ANONYMOUS):
+    return 62, stateid + u64(offset, length), nothing
+
+
 def getxattr(name):
     return 72, opaque(name.encode()), Reply.opaque
 
