@@ -323,36 +323,29 @@ static fsal_status_t rename_locked(const struct renaming *renaming, uint64_t *ls
 		renaming->old, renaming->to->ino, renaming->new, lsn));
 }
 
-/* Two directories are locked in the order of their numbers. */
-static fsal_status_t rename_between(const struct renaming *renaming, struct fsal_attrlist *from_pre,
+/* Two directories are locked in the order of their numbers, one is locked once. */
+static fsal_status_t rename_in_turn(const struct renaming *renaming, struct fsal_attrlist *from_pre,
 	struct fsal_attrlist *from_post, struct fsal_attrlist *to_pre,
 	struct fsal_attrlist *to_post, uint64_t *lsn)
 {
-	bool from_first = renaming->from->ino < renaming->to->ino;
+	struct handle *from = renaming->from, *to = renaming->to;
+	bool from_first = from->ino <= to->ino;
 	fsal_status_t status;
 
 	if (from_first)
-		directory_begin(renaming->from, from_pre);
-	directory_begin(renaming->to, to_pre);
+		directory_begin(from, from_pre);
+	if (to == from)
+		(void)attributes_get(to, to_pre);
+	else
+		directory_begin(to, to_pre);
 	if (!from_first)
-		directory_begin(renaming->from, from_pre);
+		directory_begin(from, from_pre);
 	status = rename_locked(renaming, lsn);
-	directory_end(renaming->to, to_post);
-	directory_end(renaming->from, from_post);
-	return status;
-}
-
-static fsal_status_t rename_within(const struct renaming *renaming, struct fsal_attrlist *from_pre,
-	struct fsal_attrlist *from_post, struct fsal_attrlist *to_pre,
-	struct fsal_attrlist *to_post, uint64_t *lsn)
-{
-	fsal_status_t status;
-
-	directory_begin(renaming->from, from_pre);
-	(void)attributes_get(renaming->to, to_pre);
-	status = rename_locked(renaming, lsn);
-	(void)attributes_get(renaming->to, to_post);
-	directory_end(renaming->from, from_post);
+	if (to == from)
+		(void)attributes_get(to, to_post);
+	else
+		directory_end(to, to_post);
+	directory_end(from, from_post);
 	return status;
 }
 
@@ -367,10 +360,7 @@ static fsal_status_t rename_(struct fsal_obj_handle *obj, struct fsal_obj_handle
 
 	if (renaming.from->served->id != renaming.to->served->id)
 		return fsalstat(ERR_FSAL_XDEV, 0);
-	if (renaming.from == renaming.to)
-		status = rename_within(&renaming, from_pre, from_post, to_pre, to_post, &lsn);
-	else
-		status = rename_between(&renaming, from_pre, from_post, to_pre, to_post, &lsn);
+	status = rename_in_turn(&renaming, from_pre, from_post, to_pre, to_post, &lsn);
 	if (!FSAL_IS_ERROR(status))
 		hold_until_durable(lsn);
 	return status;
