@@ -117,22 +117,24 @@ static bool has_verifier(const struct served *served, const struct volume_attrib
 	return check_verifier_attrlist(&attributes, verifier, false);
 }
 
+/* Whether what is there will do for an open that may create. */
+static int check_existing(const struct served *served, const struct volume_attributes *found,
+	enum fsal_create_mode mode, fsal_verifier_t verifier)
+{
+	if (mode == FSAL_GUARDED)
+		return -EEXIST;
+	return is_exclusive(mode) && !has_verifier(served, found, verifier) ? -EEXIST : 0;
+}
+
 static fsal_status_t open_by_object(struct handle *handle, struct open_state *open,
 	fsal_openflags_t flags, enum fsal_create_mode mode, fsal_verifier_t verifier)
 {
-	struct volume_attributes found;
-	int r;
+	struct volume_attributes found = {0};
+	int r = is_exclusive(mode) ? volume_getattr(volume_of(handle), handle->ino, &found) : 0;
 
-	if (mode == FSAL_GUARDED)
-		return status_out(-EEXIST);
-	if (is_exclusive(mode)) {
-		r = volume_getattr(volume_of(handle), handle->ino, &found);
-		if (!r && !has_verifier(handle->served, &found, verifier))
-			r = -EEXIST;
-		if (r)
-			return status_out(r);
-	}
-	return open_object(handle, open, flags);
+	if (!r)
+		r = check_existing(handle->served, &found, mode, verifier);
+	return r ? status_out(r) : open_object(handle, open, flags);
 }
 
 /* --- opening a name ------------------------------------------------------------------------ */
@@ -192,18 +194,17 @@ static fsal_status_t find_or_create(const struct opening *opening, struct volume
 	return status_out(r == -EEXIST ? 0 : r);
 }
 
-/* What was there already, and whether it will do. */
+/* The same of what has the name, which may be anything. */
 static fsal_status_t take_existing(
 	const struct opening *opening, const struct volume_attributes *found)
 {
-	if (opening->mode == FSAL_GUARDED)
-		return status_out(-EEXIST);
-	if (is_exclusive(opening->mode) &&
-		!has_verifier(opening->dir->served, found, opening->verifier))
-		return status_out(-EEXIST);
-	if (found->type == VOLUME_DIRECTORY)
-		return status_out(-EISDIR);
-	return found->type == VOLUME_FILE ? status_out(0) : fsalstat(ERR_FSAL_SYMLINK, 0);
+	int r = check_existing(opening->dir->served, found, opening->mode, opening->verifier);
+
+	if (!r && found->type == VOLUME_DIRECTORY)
+		r = -EISDIR;
+	if (!r && found->type != VOLUME_FILE)
+		return fsalstat(ERR_FSAL_SYMLINK, 0);
+	return status_out(r);
 }
 
 /* `out` as it is after all that was done. */
