@@ -12,7 +12,7 @@
 struct advice {
 	const struct pool_status *status;
 	const char *pool; /* its name */
-	unsigned away; /* devices that are missing or dropped */
+	unsigned away, missing; /* devices: missing or dropped; missing */
 	json_t *list;
 	char what[600]; /* of the row that follows */
 };
@@ -126,6 +126,27 @@ static void advise_writing(struct advice *a)
 		a->pool, a->pool);
 }
 
+static void next_of_losses(struct advice *a)
+{
+	bool more = a->away > a->status->summary.parity;
+
+	if (more && a->missing)
+		next(a,
+			"attach what is missing: until then the pool is not opened for changes; "
+			"only if it is gone for good, `millrace pool import --drop-missing %s`",
+			a->pool);
+	else if (more)
+		next(a,
+			"keep the others attached; `millrace pool check %s` names the files that "
+			"cannot be read: restore those, and copy the others to a new pool",
+			a->pool);
+	else
+		next(a,
+			"keep the others attached%s; a device that missed writes is not taken "
+			"back: plan to copy the data to a new pool",
+			a->missing ? ", and attach what is missing" : "");
+}
+
 static void advise_losses(struct advice *a)
 {
 	const struct pool_status *s = a->status;
@@ -146,8 +167,7 @@ static void advise_losses(struct advice *a)
 		s->device_count, risk, (unsigned long long)s->segments_degraded,
 		(unsigned long long)s->segments,
 		usable < width ? ", and new ones have fewer data chunks, and hold less" : "");
-	next(a, "keep the others attached, and attach what is missing; a device that missed writes "
-		"is not taken back: plan to copy the data to a new pool");
+	next_of_losses(a);
 }
 
 static bool first_of_its_domain(const struct pool_status *s, unsigned device)
@@ -248,13 +268,18 @@ static void advise_failure(struct advice *a)
 		a->pool, a->pool);
 }
 
-unsigned pool_devices_away(const struct pool_status *s)
+static unsigned devices_in(const struct pool_status *s, enum device_state state)
 {
-	unsigned away = 0;
+	unsigned count = 0;
 
 	for (unsigned i = 0; i < s->device_count; i++)
-		away += s->devices[i].state != DEVICE_ACTIVE;
-	return away;
+		count += s->devices[i].state == state;
+	return count;
+}
+
+unsigned pool_devices_away(const struct pool_status *s)
+{
+	return s->device_count - devices_in(s, DEVICE_ACTIVE);
 }
 
 json_t *pool_advice(const struct pool_status *status)
@@ -262,6 +287,7 @@ json_t *pool_advice(const struct pool_status *status)
 	struct advice a = {.status = status,
 		.pool = status->summary.name,
 		.away = pool_devices_away(status),
+		.missing = devices_in(status, DEVICE_MISSING),
 		.list = json_array()};
 
 	advise_failure(&a);

@@ -291,15 +291,17 @@ static int assign_to_us(struct command *c, const struct found_pool *found)
 	struct engine *engine;
 	bool ours = !s->exported && !strcmp(s->owner, command_host(c));
 	bool owner_dead = json_object_get(c->args, "owner-dead");
+	bool drop_missing = json_object_get(c->args, "drop-missing");
 	int rc = command_engine(c, &engine), lock = -1;
 
-	if (rc || (ours && !owner_dead))
+	if (rc || (ours && !owner_dead && !drop_missing))
 		return rc;
 	open_options_fill(c, found, &options);
 	options.background = false;
 	options.import = true;
 	options.force = owner_dead || json_object_get(c->args, "force");
 	options.owner_dead = owner_dead;
+	options.drop_missing = drop_missing;
 	rc = command_lock(c, s->name, &lock, &c->error);
 	if (rc == -EAGAIN)
 		rc = refuse_served(c, s->name);
@@ -416,6 +418,7 @@ int command_pool_destroy(struct command *c)
 	if (!rc) {
 		open_options_fill(c, &held.found, &options);
 		options.background = false;
+		options.drop_missing = true;
 		rc = pool_destroy(held.engine, &options, &c->error);
 	}
 	if (!rc) {

@@ -71,6 +71,19 @@ static int check_owner(struct command *c, const struct pool_summary *s)
 	return 0;
 }
 
+/* Refused here, where the reason can be told, and not by a server that ends. */
+static int check_devices(struct command *c, const struct found_pool *found)
+{
+	struct pool_open_options options;
+	struct engine *engine;
+	int rc = command_engine(c, &engine);
+
+	if (rc)
+		return rc;
+	open_options_fill(c, found, &options);
+	return pool_may_open(engine, &options, &c->error);
+}
+
 static int configure(struct serving *s)
 {
 	struct command *c = s->command;
@@ -82,6 +95,8 @@ static int configure(struct serving *s)
 	rc = check_owner(c, &found.summary);
 	if (!rc)
 		rc = command_lock(c, s->pool, &lock, &c->error);
+	if (!rc)
+		rc = check_devices(c, &found);
 	if (!rc)
 		rc = server_configure(c, &found, &s->place, s->config, sizeof(s->config));
 	if (!rc)

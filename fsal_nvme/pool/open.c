@@ -4,7 +4,9 @@
  *
  *   find      every device's header and labels; the label with the greatest (epoch, sequence) is
  *             the pool's; its devices are the members
- *   count     more than m active members missing: these could be an old minority; refused
+ *   count     more than m active members missing: these could be an old minority; refused. So are
+ *             fewer, when those that were dropped before make more than m of them: a writer drops
+ *             what is missing, and what was written before the first one went may need it
  *   owner     closed, known dead, or a process of this boot: no wait. Else the old owner's beat is
  *             watched for 10 s
  *   claim     a label of a later epoch on all members, in a place that no owner uses that may
@@ -50,6 +52,7 @@ struct opening {
 	struct heads heads; /* as found */
 	struct label best; /* of the pool chosen */
 	bool ambiguous;
+	bool rehearsal; /* ends when members are counted, and opens them for reading alone */
 	bool owner_gone; /* the best label's owner can write no more */
 	bool watched; /* it was waited for: it may be alive after all */
 	bool present[POOL_DEVICES_MAX];
@@ -144,7 +147,8 @@ static int member_open(struct opening *o, unsigned id)
 {
 	struct member *member = &o->pool->devices[id];
 	struct found *f = find_member(o, id);
-	unsigned flags = o->options->read_only ? DEVICE_READ_ONLY : DEVICE_EXCLUSIVE;
+	bool look = o->options->read_only || o->rehearsal;
+	unsigned flags = look ? DEVICE_READ_ONLY : DEVICE_EXCLUSIVE;
 	int rc;
 
 	member->label = o->best.devices[id];
@@ -181,7 +185,32 @@ static int open_members(struct opening *o)
 
 /* --- count ------------------------------------------------------------------------------------ */
 
-static void name_missing(struct opening *o, char *text, size_t size)
+/* An opening for writing drops it: it is missing, or took no claim. */
+static bool is_lost(const struct opening *o, unsigned i)
+{
+	return o->best.devices[i].state == DEVICE_ACTIVE &&
+	       (!o->present[i] || atomic_load(&o->pool->devices[i].failing));
+}
+
+static unsigned count_lost(const struct opening *o)
+{
+	unsigned lost = 0;
+
+	for (unsigned i = 0; i < o->pool->device_count; i++)
+		lost += is_lost(o, i);
+	return lost;
+}
+
+static unsigned count_state(const struct opening *o, enum device_state state)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < o->pool->device_count; i++)
+		count += o->best.devices[i].state == state;
+	return count;
+}
+
+static void name_lost(const struct opening *o, char *text, size_t size)
 {
 	size_t used = 0;
 
@@ -189,33 +218,54 @@ static void name_missing(struct opening *o, char *text, size_t size)
 	for (unsigned i = 0; i < o->pool->device_count && used + 48 < size; i++) {
 		const struct label_device *d = &o->best.devices[i];
 
-		if (d->state != DEVICE_ACTIVE || o->present[i])
+		if (!is_lost(o, i))
 			continue;
 		used += (size_t)snprintf(text + used, size - used, " %u (%02x%02x%02x%02x, %s)", i,
 			d->uuid[0], d->uuid[1], d->uuid[2], d->uuid[3], d->domain);
 	}
 }
 
+static int check_enough(const struct opening *o)
+{
+	unsigned missing = count_lost(o), active = count_state(o, DEVICE_ACTIVE);
+	char names[300];
+
+	if (active > missing && missing <= o->pool->m)
+		return 0;
+	name_lost(o, names, sizeof(names));
+	return error_set(o->error, -EIO, o->pool->label.name,
+		"%u of %u active devices are missing, at most %u may be; attach device%s", missing,
+		active, o->pool->m, names);
+}
+
+/* What is lost now may come back; dropped, it is lost for good. With at most parity gone altogether
+ * that costs nothing. */
+static int check_drops(const struct opening *o)
+{
+	unsigned lost = count_lost(o), dropped = count_state(o, DEVICE_DROPPED);
+	const char *name = o->pool->label.name;
+	char names[200];
+
+	if (!lost || lost + dropped <= o->pool->m || o->options->drop_missing)
+		return 0;
+	name_lost(o, names, sizeof(names));
+	return error_set(o->error, -ECANCELED, name,
+		"%u devices are missing or take no writes, %u were dropped before: with more than "
+		"%u gone older data is lost; attach device%s; only if they are gone for good, "
+		"`millrace pool import --drop-missing %s` goes on without them",
+		lost, dropped, o->pool->m, names, name);
+}
+
 static int count_members(struct opening *o)
 {
 	struct pool *pool = o->pool;
-	unsigned missing = 0, active = 0;
-	char names[300];
+	int rc;
 
 	pool->k = pool->header.data;
 	pool->m = pool->header.parity;
-	for (unsigned i = 0; i < pool->device_count; i++) {
-		bool counts = o->best.devices[i].state == DEVICE_ACTIVE;
-
-		active += counts;
-		missing += counts && !o->present[i];
-	}
-	if (active == missing || missing > pool->m) {
-		name_missing(o, names, sizeof(names));
-		return error_set(o->error, -EIO, pool->label.name,
-			"%u of %u active devices are missing, at most %u may be; attach device%s",
-			missing, active, pool->m, names);
-	}
+	rc = check_enough(o);
+	if (rc)
+		return rc;
 	for (unsigned i = 0; i < pool->device_count; i++) {
 		struct member *member = &pool->devices[i];
 
@@ -226,7 +276,7 @@ static int count_members(struct opening *o)
 	}
 	if (members_usable(pool) < pool->m + 1)
 		pool->read_only = true;
-	return 0;
+	return pool->read_only ? 0 : check_drops(o);
 }
 
 /* --- owner ------------------------------------------------------------------------------------ */
@@ -323,13 +373,10 @@ static int check_owner(struct opening *o)
 static int check_losses(struct opening *o)
 {
 	struct pool *pool = o->pool;
-	unsigned lost = 0;
+	unsigned lost = count_lost(o);
 
-	for (unsigned i = 0; i < pool->device_count; i++)
-		lost += o->best.devices[i].state == DEVICE_ACTIVE &&
-			(!o->present[i] || atomic_load(&pool->devices[i].failing));
 	if (lost <= pool->m)
-		return 0;
+		return check_drops(o);
 	return error_set(o->error, -EIO, pool->label.name,
 		"%u of its active devices are missing or take no writes, at most %u may be", lost,
 		pool->m);
@@ -720,8 +767,9 @@ static int open_all(struct opening *o)
 		rc = open_members(o);
 	if (!rc)
 		rc = count_members(o);
-	if (!rc)
-		rc = open_parts(o);
+	if (rc || o->rehearsal)
+		return rc;
+	rc = open_parts(o);
 	if (!rc)
 		rc = heads_look(o->pool, &o->heads);
 	if (!rc)
@@ -729,8 +777,8 @@ static int open_all(struct opening *o)
 	return rc;
 }
 
-int pool_open(struct engine *engine, const struct pool_open_options *options, struct pool **pool,
-	struct error *error)
+static int open_or_rehearse(struct engine *engine, const struct pool_open_options *options,
+	bool rehearsal, struct pool **pool, struct error *error)
 {
 	struct opening *o = calloc(1, sizeof(*o));
 	int rc;
@@ -740,6 +788,7 @@ int pool_open(struct engine *engine, const struct pool_open_options *options, st
 		return -ENOMEM;
 	o->engine = engine;
 	o->options = options;
+	o->rehearsal = rehearsal;
 	o->error = error;
 	o->found = calloc(options->path_count + 1, sizeof(*o->found));
 	rc = o->found ? open_all(o) : -ENOMEM;
@@ -752,5 +801,22 @@ int pool_open(struct engine *engine, const struct pool_open_options *options, st
 			strerror(-rc));
 	free(o->found);
 	free(o);
+	return rc;
+}
+
+int pool_open(struct engine *engine, const struct pool_open_options *options, struct pool **pool,
+	struct error *error)
+{
+	return open_or_rehearse(engine, options, false, pool, error);
+}
+
+int pool_may_open(
+	struct engine *engine, const struct pool_open_options *options, struct error *error)
+{
+	struct pool *pool;
+	int rc = open_or_rehearse(engine, options, true, &pool, error);
+
+	if (!rc)
+		pool_abandon(pool);
 	return rc;
 }

@@ -4,6 +4,8 @@
 import itertools
 import os
 
+import pytest
+
 from conftest import DEGRADED, FAILED, NOT_FOUND, REFUSED, SMALL, contents, damage
 
 
@@ -71,6 +73,72 @@ def test_too_many_missing_devices(pool):
     assert 'missing' in error['message']
     answer = pool.json('status', rc=DEGRADED)
     assert answer['pools'][0]['state'] == 'unavailable'
+
+
+@pytest.fixture
+def degraded(site):
+    """A 2+2 pool of six that has dropped a device, and holds a dataset from before."""
+    site.devices_of_tank = site.pool(data=2, parity=2, count=6)
+    site('dataset', 'ingest', 'tank/set', site.tree())
+    site.away = site.path('away')
+    os.mkdir(site.away)
+    detach(site, 3)
+    site('share', 'create', 'tank/a')
+    attach(site)
+    return site
+
+
+def detach(site, *numbers):
+    for number in numbers:
+        os.rename(site.devices_of_tank[number], os.path.join(site.away, f'tank-{number}'))
+
+
+def attach(site):
+    for name in os.listdir(site.away):
+        os.rename(os.path.join(site.away, name), os.path.join(site.devices_dir, name))
+
+
+def dropped_devices(site):
+    devices = site.json('pool', 'status', 'tank')['pool']['devices']
+    return [d['id'] for d in devices if d['state'] == 'dropped']
+
+
+CHANGES = (('share', 'create', 'tank/b'), ('share', 'set', 'tank/a', 'comment=x'),
+           ('share', 'destroy', 'tank/a', '--yes'), ('pool', 'set', 'tank', 'comment=x'),
+           ('pool', 'check', 'tank', '--repair'), ('pool', 'export', 'tank'),
+           ('dataset', 'destroy', 'tank/set', '--yes'))
+
+
+def test_an_outage_is_not_made_permanent(degraded):
+    detach(degraded, 0, 1)
+    for args in CHANGES:
+        message = degraded.fails(REFUSED, *args)['message']
+        assert 'attach device 0 (' in message and ' 1 (' in message and '--drop-missing' in message
+    assert degraded('serve', 'tank', rc=REFUSED).stderr.count('--drop-missing') == 1
+    answer = degraded.json('status', rc=DEGRADED)
+    assert any('--drop-missing tank' in row['next'] for row in answer['advice'])
+    attach(degraded)
+    assert dropped_devices(degraded) == [3]
+    degraded('share', 'create', 'tank/b')
+    degraded('dataset', 'verify', 'tank/set')
+
+
+def test_devices_that_are_gone_for_good(degraded):
+    """Said once, it lets all verbs go on; then nothing is advised that cannot be done."""
+    detach(degraded, 0, 1)
+    degraded('pool', 'import', 'tank', '--drop-missing', '--device-dir', degraded.devices_dir)
+    degraded('share', 'create', 'tank/b')
+    attach(degraded)
+    assert dropped_devices(degraded) == [0, 1, 3]
+    advice = degraded.json('status', rc=DEGRADED)['advice']
+    assert any('more than the 2 of parity' in row['what'] for row in advice)
+    assert not any('attach what is missing' in row['next'] for row in advice)
+
+
+def test_a_pool_is_destroyed_without_devices_that_hold_data(degraded):
+    detach(degraded, 0, 1)
+    degraded('pool', 'destroy', 'tank', '--yes')
+    degraded.fails(NOT_FOUND, 'pool', 'status', 'tank')
 
 
 def importable(site):

@@ -176,6 +176,97 @@ static void more_are_not_dropped_by_an_opening(void **state)
 	end();
 }
 
+/* --- devices that were dropped before, and others that are missing now -------------------------
+ */
+
+/* All devices but `count` from `first` on; with drop_missing or without. */
+static int open_without(unsigned first, unsigned count, bool drop_missing, bool look)
+{
+	struct error error = {0};
+	struct pool_open_options options = {.paths = f.paths,
+		.path_count = DEVICES,
+		.name = "tank",
+		.host = "alpha",
+		.metadata_limit = 16u << 20,
+		.drop_missing = drop_missing,
+		.read_only = look};
+	int rc;
+
+	for (unsigned i = 0; i < count; i++)
+		sim_kill_device(f.world, f.names[first + i]);
+	rc = pool_open(f.engine, &options, &pool, &error);
+	for (unsigned i = 0; i < count; i++)
+		sim_revive_device(f.world, f.names[first + i]);
+	if (rc == -ECANCELED) {
+		assert_non_null(strstr(error.message, "--drop-missing tank"));
+		assert_non_null(strstr(error.message, f.names[first]));
+	}
+	return rc;
+}
+
+/* Device 3 was dropped; the others are all there. */
+static void begin_with_one_dropped(uint64_t seed)
+{
+	begin(seed);
+	fail_writes(3, 1, -EIO);
+	assert_int_equal(work(), 0);
+	assert_int_equal(dropped(), 1);
+	fixture_crash(&f, pool, SIM_KEEP_ALL);
+	fail_writes(3, 1, 0);
+}
+
+static void an_outage_besides_a_dropped_one_is_not_made_permanent(void **state)
+{
+	begin_with_one_dropped(6);
+	assert_int_equal(open_without(5, 2, false, false), -ECANCELED);
+	assert_int_equal(open_without(5, 2, false, true), 0);
+	pool_abandon(pool);
+	pool = fixture_must_open(&f);
+	assert_int_equal(dropped(), 1);
+	must_have_all_files();
+	end();
+}
+
+static void as_many_as_parity_in_all_are_dropped(void **state)
+{
+	begin_with_one_dropped(7);
+	assert_int_equal(open_without(5, 1, false, false), 0);
+	assert_int_equal(dropped(), 2);
+	must_have_all_files();
+	fixture_crash(&f, pool, SIM_KEEP_ALL);
+	assert_int_equal(open_without(6, 1, false, false), -ECANCELED);
+	pool = fixture_must_open(&f);
+	assert_int_equal(dropped(), 2);
+	must_have_all_files();
+	end();
+}
+
+static void what_is_gone_for_good_is_dropped_when_told(void **state)
+{
+	begin_with_one_dropped(8);
+	assert_int_equal(open_without(5, 2, true, false), 0);
+	assert_int_equal(dropped(), 3);
+	fixture_crash(&f, pool, SIM_KEEP_ALL);
+	pool = fixture_must_open(&f);
+	assert_int_equal(dropped(), 3);
+	end();
+}
+
+/* Missing, or there and not to be written: the claim finds out. */
+static void an_opening_does_not_drop_what_takes_no_writes_besides(void **state)
+{
+	struct error error;
+
+	begin_with_one_dropped(9);
+	fail_writes(5, 2, -EIO);
+	assert_int_equal(fixture_open(&f, &pool, &error), -ECANCELED);
+	fail_writes(5, 2, 0);
+	pool = fixture_must_open(&f);
+	assert_int_equal(dropped(), 1);
+	must_have_all_files();
+	end();
+}
+
 /* --- an outage that goes on while the first of its victims is dropped ------------------------- */
 
 static struct {
@@ -224,6 +315,10 @@ int main(void)
 		cmocka_unit_test(as_many_as_parity_are_dropped),
 		cmocka_unit_test(more_that_take_no_writes_are_not_dropped),
 		cmocka_unit_test(more_are_not_dropped_by_an_opening),
+		cmocka_unit_test(an_outage_besides_a_dropped_one_is_not_made_permanent),
+		cmocka_unit_test(as_many_as_parity_in_all_are_dropped),
+		cmocka_unit_test(what_is_gone_for_good_is_dropped_when_told),
+		cmocka_unit_test(an_opening_does_not_drop_what_takes_no_writes_besides),
 		cmocka_unit_test(a_drop_is_taken_back_when_more_fail_in_it),
 	};
 
