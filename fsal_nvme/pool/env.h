@@ -205,6 +205,9 @@ int env_describe(struct pool *pool, uint32_t volume, struct image_row *image, bo
 /* The row of the volume's image, or kind 0: none; and its key. */
 int env_find_image(struct txn *txn, uint32_t volume, struct image_row *image);
 struct bytes key_image(uint8_t key[9], uint32_t volume, uint32_t part);
+/* A new one without a row yet, loaded and counted, in no list; and into the list. */
+int env_make(struct pool *pool, uint32_t volume, struct env **env);
+void env_enlist(struct env *env);
 /* The volume is deleted: forgets its environment and changes, at once or with the last user. */
 void env_set_gone(struct pool *pool, uint32_t volume);
 

@@ -222,6 +222,22 @@ int env_get(struct pool *pool, uint32_t volume, struct env **result)
 	return rc;
 }
 
+int env_make(struct pool *pool, uint32_t volume, struct env **env)
+{
+	int rc = env_create(pool, volume, NULL, env);
+
+	if (!rc)
+		(*env)->users = 1;
+	return rc;
+}
+
+void env_enlist(struct env *env)
+{
+	pthread_mutex_lock(&env->pool->volumes_lock);
+	registry_add(env->pool, env);
+	pthread_mutex_unlock(&env->pool->volumes_lock);
+}
+
 int env_list(struct pool *pool, struct env ***envs, unsigned *count)
 {
 	struct env *env, **list;

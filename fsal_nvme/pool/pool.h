@@ -197,6 +197,10 @@ int txn_begin(struct pool *pool, struct env *env, struct txn **txn);
 /* A read-only look at one environment as it is now; ended by txn_abort(). Any number at once. */
 int view_begin(struct env *env, struct txn **txn);
 
+/* Within a transaction that was begun without one: the environment, empty, of a volume that this
+ * transaction has made. Counted as by env_get(), to be put when the transaction has ended. */
+int txn_new_env(struct txn *txn, uint32_t volume, struct env **env);
+
 /* Values stay valid until the transaction's next change or end. -ENOENT. */
 int txn_get(struct txn *txn, struct env *env, struct bytes key, struct bytes *value);
 /* The first key at or after `key` (or the last at or before it), with its value. -ENOENT. */

@@ -47,6 +47,7 @@ struct txn {
 	size_t length, capacity, limit; /* limit: what was reserved */
 	struct txn_hook *hooks, **hooks_end;
 	int failed; /* the first error of a change: only abort may follow */
+	bool made; /* the volume's environment is this transaction's, listed when it is committed */
 };
 
 static _Thread_local unsigned urgent;
@@ -60,6 +61,13 @@ void txn_urgent_end(void)
 {
 	assert(urgent);
 	urgent--;
+}
+
+static int fail(struct txn *txn, int error)
+{
+	if (!txn->failed)
+		txn->failed = error;
+	return error;
 }
 
 /* --- beginning ------------------------------------------------------------------------------- */
@@ -167,6 +175,27 @@ int txn_begin(struct pool *pool, struct env *env, struct txn **result)
 	return rc;
 }
 
+/* Its lock comes after the pool's, against the order: nobody else can know it before the end. */
+int txn_new_env(struct txn *txn, uint32_t volume, struct env **result)
+{
+	struct env *env;
+	int rc = txn->failed;
+
+	assert(!txn->volume.env);
+	if (!rc)
+		rc = env_make(txn->pool, volume, &env);
+	if (rc)
+		return fail(txn, rc);
+	rc = side_begin(&txn->volume, env);
+	if (rc) {
+		env_put(env);
+		return fail(txn, rc);
+	}
+	txn->made = true;
+	*result = env;
+	return 0;
+}
+
 int view_begin(struct env *env, struct txn **result)
 {
 	struct txn *txn = txn_allocate(env->pool);
@@ -214,13 +243,6 @@ static struct side *side_of(struct txn *txn, struct env *env)
 		return &txn->own;
 	assert(env && env == txn->volume.env);
 	return &txn->volume;
-}
-
-static int fail(struct txn *txn, int error)
-{
-	if (!txn->failed)
-		txn->failed = error;
-	return error;
 }
 
 /* The side of `env`, begun. */
@@ -504,6 +526,9 @@ static uint64_t append_record(struct txn *txn)
 	struct side *sides[] = {&txn->own, &txn->volume};
 	uint64_t lsn;
 
+	/* Before the record is there, so that no checkpoint takes it for saved. */
+	if (txn->made)
+		env_enlist(txn->volume.env);
 	for (unsigned i = 0; i < 2; i++) {
 		if (sides[i]->changed)
 			env_change_begin(sides[i]->env);

@@ -1,39 +1,19 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
- * Volumes come and go. A volume's row and name are made in one transaction, its root directory in
- * the next, since an environment belongs to a row that is there. Between the two the property
- * "volume.root" says what root directory is to be made; an open that finds none makes it.
+ * Volumes come and go. A volume's row and name, and its header and root directory, are made in one
+ * transaction: after a crash, or an error, it is there as a whole or not at all.
  */
 #include "volume/internal.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 
-#include "common/log.h"
+/* --- creating --------------------------------------------------------------------------------- */
 
-#define PROPERTY_ROOT "volume.root"
-
-struct root {
-	uint32_t uid, gid, mode;
-};
-
-/* --- formatting ------------------------------------------------------------------------------- */
-
-static int root_wanted(struct txn *txn, uint32_t volume, struct root *root)
+static int put_root(struct pool *pool, struct txn *txn, struct env *env,
+	const struct volume_create_options *options)
 {
-	char text[64];
-	int r = property_get(txn, volume, PROPERTY_ROOT, text, sizeof(text));
-
-	*root = (struct root){0, 0, 0755};
-	if (r)
-		return r == -ENOENT ? 0 : r;
-	return sscanf(text, "%u:%u:%o", &root->uid, &root->gid, &root->mode) == 3 ? 0 : -EBADMSG;
-}
-
-static int put_root(struct volume *volume, struct txn *txn, const struct root *root)
-{
-	int64_t now = (int64_t)engine_time(volume->engine);
+	int64_t now = (int64_t)engine_time(pool_engine(pool));
 	struct header header = {
 		.next_ino = VOLUME_ROOT + 1,
 		.next_cookie = COOKIE_FIRST,
@@ -43,93 +23,56 @@ static int put_root(struct volume *volume, struct txn *txn, const struct root *r
 	struct inode inode = {
 		.ino = VOLUME_ROOT,
 		.type = VOLUME_DIRECTORY,
-		.mode = root->mode & 07777,
-		.uid = root->uid,
-		.gid = root->gid,
+		.mode = options->mode ? options->mode & 07777 : 0755,
+		.uid = options->uid,
+		.gid = options->gid,
 		.nlink = 2,
 		.atime = now,
 		.mtime = now,
 		.ctime = now,
 		.btime = now,
-		.change = pool_change(volume->pool),
+		.change = pool_change(pool),
 		.parent = VOLUME_ROOT,
 		.trim = TRIM_NONE,
 	};
 	uint8_t row[ROW_SMALL];
 	struct key key;
-	int r = txn_put(txn, volume->env, key_header(&key),
-		(struct bytes){row, header_encode(&header, row)});
+	int r = txn_put(
+		txn, env, key_header(&key), (struct bytes){row, header_encode(&header, row)});
 
 	if (r)
 		return r;
-	return txn_put(txn, volume->env, key_inode(&key, ROW_INODE, VOLUME_ROOT),
+	return txn_put(txn, env, key_inode(&key, ROW_INODE, VOLUME_ROOT),
 		(struct bytes){row, inode_encode(&inode, row)});
 }
 
-static int make_root(struct volume *volume)
+/* *env is to be put when the transaction has ended, unless it is NULL. */
+static int put_all(struct pool *pool, struct txn *txn, const struct volume_create_options *options,
+	struct volume_row *row, struct env **env)
 {
-	struct root root;
-	struct txn *txn;
-	uint64_t lsn;
-	int r = txn_begin(volume->pool, volume->env, &txn);
+	int r = volume_row_create(txn, options->name, options->kind, row);
 
-	if (r)
-		return r;
-	r = root_wanted(txn, volume->row.id, &root);
 	if (!r)
-		r = put_root(volume, txn, &root);
-	if (!r)
-		r = property_delete(txn, volume->row.id, PROPERTY_ROOT);
-	if (r == -ENOENT)
-		r = 0;
-	if (r) {
-		txn_abort(txn);
-		return r;
-	}
-	r = txn_commit(txn, &lsn);
-	if (!r)
-		volume_note_lsn(volume, lsn);
-	return r;
+		r = txn_new_env(txn, row->id, env);
+	return r ? r : put_root(pool, txn, *env, options);
 }
 
-int volume_format(struct volume *volume)
-{
-	struct header header;
-	struct bytes row;
-	struct txn *view;
-	struct key key;
-	int r = view_begin(volume->env, &view);
-
-	if (r)
-		return r;
-	r = txn_get(view, volume->env, key_header(&key), &row);
-	if (!r && header_decode(row, &header))
-		r = row_is_bad(volume, ROW_HEADER, 0);
-	txn_abort(view);
-	if (r != -ENOENT)
-		return r;
-	return volume_may_change(volume) ? make_root(volume) : row_is_bad(volume, ROW_HEADER, 0);
-}
-
-/* --- creating --------------------------------------------------------------------------------- */
-
-static int create_row(struct pool *pool, const struct volume_create_options *options,
+static int create(struct pool *pool, const struct volume_create_options *options,
 	struct volume_row *row, uint64_t *lsn)
 {
-	char text[64];
+	struct env *env = NULL;
 	struct txn *txn;
 	int r = txn_begin(pool, NULL, &txn);
 
 	if (r)
 		return r;
-	snprintf(text, sizeof(text), "%u:%u:%o", options->uid, options->gid,
-		options->mode ? options->mode & 07777 : 0755);
-	r = volume_row_create(txn, options->name, options->kind, row);
-	if (!r)
-		r = property_set(txn, row->id, PROPERTY_ROOT, text);
-	if (!r)
-		return txn_commit(txn, lsn);
-	txn_abort(txn);
+	r = put_all(pool, txn, options, row, &env);
+	if (r)
+		txn_abort(txn);
+	else
+		r = txn_commit(txn, lsn);
+	if (env)
+		env_put(env);
 	return r;
 }
 
@@ -149,19 +92,9 @@ int volume_create(struct volumes *volumes, const struct volume_create_options *o
 	struct volume_row *row, struct error *error)
 {
 	struct volume_row made;
-	struct volume *volume;
 	uint64_t lsn;
-	int r = create_row(volumes->pool, options, &made, &lsn);
+	int r = create(volumes->pool, options, &made, &lsn);
 
-	if (r)
-		return create_error(options, r, error);
-	r = volume_open_id(volumes, made.id, &volume, error);
-	if (!r) {
-		uint64_t last = atomic_load(&volume->lsn);
-
-		lsn = last > lsn ? last : lsn;
-		r = volume_close(volume);
-	}
 	if (!r)
 		r = pool_sync(volumes->pool, lsn);
 	if (!r && row)

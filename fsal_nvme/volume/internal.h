@@ -98,8 +98,6 @@ struct volume {
 
 /* Frees the memory, lets the environment go; no I/O. */
 void volume_end_life(struct volume *volume);
-/* Puts header and root directory into the environment when there are none. */
-int volume_format(struct volume *volume);
 /* Goes on with deletions of volumes that a crash cut short. */
 int volumes_resume(struct volumes *volumes);
 bool volume_may_change(const struct volume *volume);

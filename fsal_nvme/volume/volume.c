@@ -146,6 +146,24 @@ static int volume_begin_life(
 	return 0;
 }
 
+/* Whether what makes it a volume is there. */
+static int check_header(struct volume *volume)
+{
+	struct header header;
+	struct bytes row;
+	struct txn *view;
+	struct key key;
+	int r = view_begin(volume->env, &view);
+
+	if (r)
+		return r;
+	r = txn_get(view, volume->env, key_header(&key), &row);
+	if (r == -ENOENT || (!r && header_decode(row, &header)))
+		r = row_is_bad(volume, ROW_HEADER, 0);
+	txn_abort(view);
+	return r;
+}
+
 /* --- opening ---------------------------------------------------------------------------------- */
 
 /* Under volumes->lock; links the volume in. */
@@ -164,7 +182,7 @@ static int open_row(struct volumes *volumes, const struct volume_row *row, struc
 	r = volume_begin_life(volumes, row, &volume);
 	if (r)
 		return r;
-	r = volume_format(volume);
+	r = check_header(volume);
 	if (r) {
 		volume_end_life(volume);
 		return r;

@@ -162,6 +162,16 @@ def test_bad_names(either, name):
     assert either.json('dataset', 'list')['datasets'] == []
 
 
+def make_shares(site, count):
+    """As long as there is room: how many there are then."""
+    for made in range(count):
+        done = site.run('share', 'create', f'tank/s{made}')
+        if done.rc:
+            assert 'No space' in done.stderr
+            return made
+    return count
+
+
 def test_a_full_pool(either):
     """ENOSPC names what to do; the space comes back, and a smaller dataset fits."""
     size = either.json('pool', 'status', 'tank')['pool']['size']
@@ -172,6 +182,9 @@ def test_a_full_pool(either):
             file.write(os.urandom(size // 8))
     error = either.json('dataset', 'ingest', 'tank/set', top, rc=1)['error']
     assert error['errno'] == 'ENOSPC' and 'destroy' in error['message']
+    made = make_shares(either, 3)
+    assert len(either.json('share', 'list')['shares']) == made
+    either('pool', 'check', 'tank')
     either('dataset', 'destroy', 'tank/set', '--yes')
     either('dataset', 'ingest', 'tank/small', either.tree())
     either('dataset', 'verify', 'tank/small')

@@ -420,6 +420,54 @@ static void unlink_files(unsigned count, unsigned step)
 	assert_int_equal(pool_maintain(fixture.pool), 0);
 }
 
+static int create(const char *name)
+{
+	struct volume_create_options options = {.name = name, .kind = VOLUME_DATASET};
+
+	return volume_create(fixture.volumes, &options, NULL, NULL);
+}
+
+static uint32_t find_volume(const char *name)
+{
+	struct volume_row row;
+	struct txn *view;
+	int r;
+
+	assert_int_equal(view_begin(pool_env(fixture.pool), &view), 0);
+	r = volume_row_find(view, name, &row);
+	txn_abort(view);
+	assert_true(!r || r == -ENOENT);
+	return r ? 0 : row.id;
+}
+
+/* Each volume that can be made is whole; the one that there is no room for is not there. */
+static void makes_volumes_or_not_when_it_is_full(void **state)
+{
+	unsigned files = fill_with_files(256 * KIB), count = 0;
+	struct volume *volume;
+	char name[16];
+	int r = 0;
+
+	for (; !r && count < 100000; count++) {
+		snprintf(name, sizeof(name), "v%u", count);
+		r = create(name);
+		assert_int_equal(pool_maintain(fixture.pool), 0);
+	}
+	assert_int_equal(r, -ENOSPC);
+	print_message("%u volumes on a full pool\n", count - 1);
+	assert_int_equal(find_volume(name), 0);
+	volume_fixture_crash(&fixture, SIM_LOSE_ALL);
+	assert_int_equal(find_volume(name), 0);
+	if (count > 1) {
+		snprintf(name, sizeof(name), "v%u", count - 2);
+		assert_int_equal(volume_open(fixture.volumes, name, &volume, NULL), 0);
+		assert_int_equal(volume_close(volume), 0);
+		assert_int_equal(volume_destroy(fixture.volumes, name, NULL), 0);
+	}
+	unlink_files(files, 1);
+	assert_int_equal(create("again"), 0);
+}
+
 /* No segment is empty then: what was deleted can be written again since compaction finds a place.
  */
 static void compacts_when_it_is_full(void **state)
@@ -612,6 +660,7 @@ int main(void)
 		TEST(compacts_sparse_segments),
 		TEST(moves_every_segment),
 		TEST(deletes_when_it_is_full),
+		TEST(makes_volumes_or_not_when_it_is_full),
 		TEST(compacts_when_it_is_full),
 		TEST(keeps_room_for_its_images),
 		TEST(goes_on_behind_the_longest_names),

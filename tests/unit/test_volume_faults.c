@@ -112,6 +112,29 @@ static void enter(void)
 	must_sync(&fixture);
 }
 
+/* Whatever volumes there are, each is whole; a creation that failed has left none behind. */
+static void every_volume_must_open(void)
+{
+	struct volume *volume;
+	struct volume_row row;
+	struct txn *view;
+	uint64_t wrong;
+
+	for (uint32_t id = 1;; id = row.id + 1) {
+		int r = view_begin(pool_env(fixture.pool), &view);
+
+		assert_int_equal(r, 0);
+		r = volume_row_next(view, id, &row);
+		txn_abort(view);
+		if (r == -ENOENT)
+			return;
+		assert_int_equal(r, 0);
+		assert_int_equal(volume_open_id(fixture.volumes, row.id, &volume, NULL), 0);
+		assert_int_equal(volume_check_live(volume, &wrong), 0);
+		assert_int_equal(volume_close(volume), 0);
+	}
+}
+
 static void check(void)
 {
 	struct volume_file *file = must_get(fixture.volume, find("keep"));
@@ -119,6 +142,7 @@ static void check(void)
 	must_read_seeded(file, 0, 70000, 1);
 	volume_file_put(file);
 	must_be_sound(&fixture);
+	every_volume_must_open();
 }
 
 /* Ends the world; what was there is there after a crash. */
