@@ -160,6 +160,8 @@ struct server_place {
 };
 /* Next to the command in a build tree, else where it is installed. -ENOENT. */
 int server_locate(struct server_place *place, struct error *error);
+/* Whether a device's path can stand in the server's configuration. -EINVAL. */
+int server_path_check(const char *path, struct error *error);
 /* Writes RUN_DIR/POOL/ganesha.conf and fills its path. */
 int server_configure(struct command *command, const struct found_pool *found,
 	const struct server_place *place, char *path, size_t size);

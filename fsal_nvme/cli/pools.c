@@ -102,6 +102,8 @@ static int take_device(struct command *c, struct creation *creation, const char 
 	if (!rc && !path)
 		rc = error_set(&c->error, -errno, copy, "it cannot be used: %s", strerror(errno));
 	if (!rc)
+		rc = server_path_check(path, &c->error);
+	if (!rc)
 		rc = device_set_add(&creation->set, path);
 	if (!rc && creation->set.count == i)
 		rc = error_set(&c->error, -EINVAL, text,
@@ -284,24 +286,31 @@ static int list_importable(struct command *c)
 	return rc;
 }
 
+static void import_options_fill(
+	const struct command *c, const struct found_pool *found, struct pool_open_options *options)
+{
+	open_options_fill(c, found, options);
+	options->background = false;
+	options->import = true;
+	options->owner_dead = json_object_get(c->args, "owner-dead");
+	options->force = options->owner_dead || json_object_get(c->args, "force");
+	options->drop_missing = json_object_get(c->args, "drop-missing");
+}
+
 static int assign_to_us(struct command *c, const struct found_pool *found)
 {
 	const struct pool_summary *s = &found->summary;
 	struct pool_open_options options;
 	struct engine *engine;
 	bool ours = !s->exported && !strcmp(s->owner, command_host(c));
-	bool owner_dead = json_object_get(c->args, "owner-dead");
-	bool drop_missing = json_object_get(c->args, "drop-missing");
 	int rc = command_engine(c, &engine), lock = -1;
 
-	if (rc || (ours && !owner_dead && !drop_missing))
+	if (rc)
 		return rc;
-	open_options_fill(c, found, &options);
-	options.background = false;
-	options.import = true;
-	options.force = owner_dead || json_object_get(c->args, "force");
-	options.owner_dead = owner_dead;
-	options.drop_missing = drop_missing;
+	import_options_fill(c, found, &options);
+	rc = pool_may_open(engine, &options, &c->error);
+	if (rc || (ours && !options.owner_dead && !options.drop_missing))
+		return rc;
 	rc = command_lock(c, s->name, &lock, &c->error);
 	if (rc == -EAGAIN)
 		rc = refuse_served(c, s->name);

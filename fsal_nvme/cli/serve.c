@@ -21,7 +21,7 @@
 #include "cli/socket.h"
 
 #define STOP_SECONDS 120
-#define LOG_TAIL 4000 /* bytes */
+#define LOG_TAIL 16000 /* bytes */
 
 struct serving {
 	struct command *command;
@@ -165,50 +165,97 @@ static int start_child(struct serving *s)
 	return 0;
 }
 
-/* The last lines that this start has written, as notes. */
-static void tell_log(struct serving *s)
+/* "DATE : epoch ... :COMPONENT :LEVEL :text": the text, if it is of this level. */
+static const char *log_text(const char *line, const char *level)
 {
-	char text[LOG_TAIL + 1], *rest = text, *line;
-	struct reporter *reporter = terminal_reporter();
+	char mark[16];
+	const char *at;
+
+	snprintf(mark, sizeof(mark), " :%s :", level);
+	at = strstr(line, mark);
+	return at ? at + strlen(mark) : NULL;
+}
+
+/* The first line of the log that says what went wrong, and a warning right before it, which often
+ * says why; those behind it follow from it. */
+static bool find_reason(char *text, char *reason, size_t size)
+{
+	const char *warning = NULL, *found = NULL;
+	char *line;
+
+	while (!found && (line = strsep(&text, "\n"))) {
+		found = log_text(line, "CRIT");
+		if (!found)
+			found = log_text(line, "FATAL");
+		if (!found)
+			warning = log_text(line, "WARN");
+	}
+	if (found)
+		snprintf(reason, size, "%.100s%s%.190s", warning ? warning : "",
+			warning ? ": " : "", found);
+	return found != NULL;
+}
+
+/* What this start has written last. */
+static void read_log(const struct serving *s, char text[LOG_TAIL + 1])
+{
 	int fd = open(s->log, O_RDONLY | O_CLOEXEC);
 	off_t end = fd < 0 ? 0 : lseek(fd, 0, SEEK_END), from = s->log_start;
 	ssize_t got = 0;
 
 	if (end - from > LOG_TAIL)
 		from = end - LOG_TAIL;
-	if (fd >= 0)
+	if (fd >= 0) {
 		got = pread(fd, text, LOG_TAIL, from);
+		close(fd);
+	}
 	text[got > 0 ? got : 0] = 0;
+}
+
+/* Why it ended, or, where the log does not say, the log as notes. */
+static void tell_log(struct serving *s, char *reason, size_t size)
+{
+	struct reporter *reporter = terminal_reporter();
+	char text[LOG_TAIL + 1], copy[LOG_TAIL + 1], *rest = text, *line;
+
+	read_log(s, text);
+	memcpy(copy, text, sizeof(copy));
+	reason[0] = 0;
+	if (find_reason(copy, reason, size))
+		return;
 	while ((line = strsep(&rest, "\n"))) {
 		if (*line)
 			reporter->note(reporter, line);
 	}
-	if (fd >= 0)
-		close(fd);
 }
 
 static int child_ended(struct serving *s, int status)
 {
-	tell_log(s);
+	char reason[300], how[40];
+
+	tell_log(s, reason, sizeof(reason));
 	if (WIFSIGNALED(status))
-		return error_set(&s->command->error, -EIO, s->pool,
-			"the server was killed by signal %d while it started; its log is %s",
-			WTERMSIG(status), s->log);
+		snprintf(how, sizeof(how), "signal %d", WTERMSIG(status));
+	else
+		snprintf(how, sizeof(how), "exit %d", WEXITSTATUS(status));
 	return error_set(&s->command->error, -EIO, s->pool,
-		"the server could not start (exit %d); its log is %s", WEXITSTATUS(status), s->log);
+		"the server could not start (%s)%s%s; its log is %s", how, reason[0] ? ": " : "",
+		reason, s->log);
 }
 
 static int give_up(struct serving *s, int code)
 {
+	char reason[300];
+
 	kill(s->child, SIGTERM);
 	for (int i = 0; i < 100 && !waitpid(s->child, NULL, WNOHANG); i++)
 		usleep(100000);
 	kill(s->child, SIGKILL);
-	tell_log(s);
-	return error_set(&s->command->error, code, s->pool, "%s; its log is %s",
+	tell_log(s, reason, sizeof(reason));
+	return error_set(&s->command->error, code, s->pool, "%s%s%s; its log is %s",
 		code == -EINTR ? "interrupted, and the server was stopped"
 			       : "the server did not come up in time and was stopped (see --wait)",
-		s->log);
+		reason[0] ? ": " : "", reason, s->log);
 }
 
 static double start_deadline(const struct command *c)

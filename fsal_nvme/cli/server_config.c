@@ -80,6 +80,17 @@ static int check_text(const char *what, const char *text, struct error *error)
 	return 0;
 }
 
+int server_path_check(const char *path, struct error *error)
+{
+	int rc = check_text("path", path, error);
+
+	if (!rc && strstr(path, ":/"))
+		rc = error_set(error, -EINVAL, path,
+			"the server cannot be given a path with \":/\" in it: move or rename the "
+			"device");
+	return rc;
+}
+
 /* "/PATH:/PATH", cut at colons that a slash follows. Links are resolved: names under /dev/disk may
  * be gone when the device comes back. */
 static int join_devices(const struct device_set *set, char **joined, struct error *error)
@@ -96,11 +107,7 @@ static int join_devices(const struct device_set *set, char **joined, struct erro
 		char *real = realpath(set->paths[i], NULL);
 		const char *path = real ? real : set->paths[i];
 
-		rc = check_text("path", path, error);
-		if (!rc && strstr(path, ":/"))
-			rc = error_set(error, -EINVAL, path,
-				"the server cannot be given a path with \":/\" in it: move or "
-				"rename the device");
+		rc = server_path_check(path, error);
 		fprintf(text, "%s%s", i ? ":" : "", path);
 		free(real);
 	}

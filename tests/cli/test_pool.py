@@ -180,6 +180,18 @@ def test_what_is_remembered_may_be_garbage(pool):
     pool('pool', 'status', 'tank')
 
 
+def test_import_with_too_few_devices_changes_nothing(pool):
+    cache = pool.path('state', 'pools', 'tank.json')
+    os.unlink(cache)
+    for path in pool.devices_of_tank[:2]:
+        os.unlink(path)
+    before = contents(pool.devices_of_tank[2:])
+    for args in ((), ('--host', 'other', '--force'), ('--owner-dead',)):
+        error = pool.fails(1, 'pool', 'import', 'tank', '--device-dir', pool.devices_dir, *args)
+        assert '2 of 4 active devices are missing' in error['message']
+    assert contents(pool.devices_of_tank[2:]) == before and not os.path.exists(cache)
+
+
 def test_devices_with_new_names_are_not_missing(pool):
     moved = pool.path('elsewhere')
     os.mkdir(moved)

@@ -91,6 +91,37 @@ def test_a_server_that_cannot_start_says_why(pool):
     assert answer['notes'] == ['cannot open the port']
 
 
+GANESHA_LOG = '''\
+21/11/2026 20:50:14 : epoch 1 : vm : ganesha.nfsd-9[main] main :MAIN :WARN :Failed to set a flag
+21/11/2026 20:50:14 : epoch 1 : vm : ganesha.nfsd-9[main] main :MAIN :EVENT :Server package initialized
+21/11/2026 20:50:14 : epoch 1 : vm : ganesha.nfsd-9[main] Bind :DISP :WARN :Cannot bind (Address in use)
+21/11/2026 20:50:14 : epoch 1 : vm : ganesha.nfsd-9[main] Bind :DISP :FATAL :Error binding
+21/11/2026 20:50:14 : epoch 1 : vm : ganesha.nfsd-9[main] gsh :NFS STARTUP :MAJ :stack backtrace follows:
+/usr/lib/libganesha_nfsd.so.6.5(+0x4be91)[0x7f0402010e91]
+'''
+
+
+def test_the_reason_is_the_last_line(pool):
+    with open(pool.path('said'), 'w') as file:
+        file.write(GANESHA_LOG)
+    with open(pool.path('build/ganesha/prefix/bin/new'), 'w') as file:
+        file.write(f'#!/bin/sh\ncat {pool.path("said")} >&2\nexit 2\n')
+        os.fchmod(file.fileno(), 0o755)
+    os.replace(file.name, pool.path('build/ganesha/prefix/bin/ganesha.nfsd'))
+    lines = pool('serve', 'tank', rc=1).stderr.splitlines()
+    log = pool.path('state', 'log', 'tank.log')
+    assert lines == ['millrace: tank: the server could not start (exit 2): Cannot bind (Address in '
+                     f'use): Error binding; its log is {log}']
+
+
+def test_too_few_devices_are_told_before_a_server_starts(pool):
+    for path in pool.devices_of_tank[:2]:
+        os.unlink(path)
+    error = pool.fails(1, 'serve', 'tank')
+    assert error['message'].startswith('2 of 4 active devices are missing') and error['object'] == 'tank'
+    assert not os.path.exists(pool.path('state', 'log', 'tank.log'))
+
+
 def test_a_server_that_does_not_come_up(pool):
     with open(pool.path('build/ganesha/prefix/bin/new'), 'w') as file:
         file.write('#!/bin/sh\necho waiting\nexec sleep 1000\n')

@@ -83,6 +83,13 @@ def test_a_device_that_is_none(site):
     refused(site, USAGE, devices, *CODE, *devices, '/dev/null')
 
 
+@pytest.mark.parametrize('name', ['a"b', 'a$b', 'a\\b', 'a\nb'], ids=ascii)
+def test_a_path_that_the_server_cannot_be_given(site, name):
+    devices = site.devices(3) + [site.device(name)]
+    error = refused(site, USAGE, devices, *CODE, *devices)
+    assert 'cannot be given a path' in error['message']
+
+
 def test_a_device_of_another_pool(pool):
     devices = pool.devices(3)
     error = refused(pool, REFUSED, devices + pool.devices_of_tank, *CODE, *devices,

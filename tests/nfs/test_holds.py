@@ -402,6 +402,18 @@ def test_a_server_whose_pool_does_not_open_ends_and_names_it(backend, tmp_path_f
     pool.close()
 
 
+def test_a_port_in_use_is_the_reason_that_is_told(backend, tmp_path_factory):
+    make_pool, _ = backend
+    pool = make_pool(tmp_path_factory.mktemp('site'), name='granary').create()
+    with socket.create_server(('127.0.0.1', 0)) as taken:
+        done = pool.verb('serve', 'granary', '--listen', '127.0.0.1', '--port',
+                         str(taken.getsockname()[1]), check=False)
+    assert done.returncode == 1 and 'in use' in done.stderr and len(done.stderr.splitlines()) == 1
+    with open(os.path.join(pool.state_dir, 'log', 'granary.log')) as log:
+        assert ':FATAL :' in log.read().splitlines()[-1]
+    pool.close()
+
+
 def keep_creating(session, root, done):
     try:
         while True:
