@@ -48,7 +48,8 @@ int verb_dataset_seal(struct verb_call *call)
 
 struct ingest {
 	struct verb_call *call;
-	json_t *skipped;
+	json_t *skipped; /* rows */
+	json_t *left; /* paths */
 	struct measure *source; /* its size */
 };
 
@@ -63,6 +64,7 @@ static json_t *ingest_json(const struct ingest_progress *p)
 	put_integer(object, "bytes", p->bytes);
 	put_integer(object, "present", p->present);
 	put_integer(object, "skipped", p->skipped);
+	put_integer(object, "left", p->left);
 	return object;
 }
 
@@ -93,6 +95,17 @@ static void ingest_skip(void *data, const char *path, const char *why)
 		put_text(row, "why", why);
 		json_array_append_new(ingest->skipped, row);
 	}
+}
+
+static void ingest_left(void *data, const char *path)
+{
+	struct ingest *ingest = data;
+	char text[4400];
+
+	snprintf(text, sizeof(text), "%s is in the dataset, but not there any more", path);
+	ingest->call->reporter->note(ingest->call->reporter, text);
+	if (json_array_size(ingest->left) < SKIPPED_NAMED)
+		json_array_append_new(ingest->left, json_text(path));
 }
 
 static bool ingest_stop(void *data)
@@ -159,21 +172,35 @@ static int ingest_story(struct verb_call *call, int rc, const char *why)
 		  : 0;
 }
 
-/* Nothing is skipped but for an error: what lacks it is not published unasked. */
+/* Nothing is skipped but for an error, and nothing is left but for a change: what is not as its
+ * source is not published unasked. */
 static int check_complete(struct verb_call *call, const struct ingest_progress *progress)
 {
-	if (!progress->skipped)
+	const char *text = call_text(call, "volume");
+	char skipped[80] = "";
+
+	if (!progress->skipped && !progress->left)
 		return 0;
-	return error_set(call->error, -EIO, call_text(call, "volume"),
-		"it is not complete: it lacks what was skipped (%llu); --resume tries again, "
-		"`millrace dataset seal` seals it as it is",
-		(unsigned long long)progress->skipped);
+	if (!progress->left)
+		return error_set(call->error, -EIO, text,
+			"it is not complete: it lacks what was skipped (%llu); --resume tries "
+			"again, `millrace dataset seal` seals it as it is",
+			(unsigned long long)progress->skipped);
+	if (progress->skipped)
+		snprintf(skipped, sizeof(skipped), " and lacks what was skipped (%llu)",
+			(unsigned long long)progress->skipped);
+	return error_set(call->error, -EIO, text,
+		"it is not what its directory is: it has names that are gone there (%llu)%s; "
+		"`millrace dataset destroy` and a new ingest make it so, `millrace dataset seal` "
+		"seals it as it is",
+		(unsigned long long)progress->left, skipped);
 }
 
 static int ingest_into(struct verb_call *call, struct volume *volume)
 {
 	struct ingest ingest = {.call = call,
 		.skipped = json_array(),
+		.left = json_array(),
 		.source = measure_start(call_text(call, "source"))};
 	struct ingest_options options = {
 		.source = call_text(call, "source"),
@@ -181,6 +208,7 @@ static int ingest_into(struct verb_call *call, struct volume *volume)
 		.resume = call_flag(call, "resume"),
 		.progress = ingest_progress,
 		.skip = ingest_skip,
+		.left = ingest_left,
 		.stop = ingest_stop,
 		.data = &ingest,
 	};
@@ -195,6 +223,7 @@ static int ingest_into(struct verb_call *call, struct volume *volume)
 	object = ingest_json(&progress);
 	put_text(object, "name", call_text(call, "volume"));
 	json_object_set_new(object, "skipped_names", ingest.skipped);
+	json_object_set_new(object, "left_names", ingest.left);
 	json_object_set_new(call->result, "ingest", object);
 	rc = ingest_story(call, rc, why.message);
 	if (!rc)

@@ -102,6 +102,7 @@ static const struct field ingest[] = {
 	{"bytes", "bytes", FIELD_BYTES},
 	{"present", "there already", FIELD_NUMBER},
 	{"skipped", "skipped", FIELD_NUMBER},
+	{"left", "gone there", FIELD_NUMBER},
 	{"sealed", "sealed", FIELD_BOOL},
 	END,
 };

@@ -420,6 +420,8 @@ static void finish(struct ingest *ingest)
 
 	if (!r)
 		r = ingest_aliases(ingest);
+	if (!r && ingest->options->resume)
+		r = ingest_find_left(ingest);
 	if (!r)
 		r = set_times(ingest);
 	if (!r) {

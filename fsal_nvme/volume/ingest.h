@@ -2,7 +2,7 @@
 /*
  * Between the parts of an ingest: ingest.c walks the tree and has the threads, ingest_batch.c makes
  * entries, ingest_file.c reads files, ingest_xattr.c extended attributes, ingest_links.c keeps hard
- * links.
+ * links, ingest_left.c finds what the source has no more.
  */
 #ifndef MILLRACE_VOLUME_INGEST_H
 #define MILLRACE_VOLUME_INGEST_H
@@ -15,6 +15,9 @@
 #define BATCH_BYTES (16u << 20)
 #define WHOLE_MAX (64u << 20) /* larger files are made first and written then */
 #define CHUNK (1u << 20) /* read at once */
+
+/* Why a resumed ingest skips what was a directory: it takes no directory away. */
+#define INGEST_WAS_DIRECTORY "a directory of an earlier ingest has its name, and stays"
 
 /* The source has changed or cannot be read or kept: it is left out. */
 #define INGEST_LEFT_OUT 1
@@ -126,6 +129,11 @@ int ingest_file(struct ingest_batch *batch, struct ingest_dir *dir, const char *
 /* One that was in too many pieces to be made whole. */
 int ingest_file_again(
 	struct ingest_batch *batch, uint64_t dir, const char *path, struct ingest_link *link);
+
+/* --- ingest_left.c ---------------------------------------------------------------------------- */
+
+/* Tells of the names in the volume that the source does not have. */
+int ingest_find_left(struct ingest *ingest);
 
 /* --- ingest_xattr.c --------------------------------------------------------------------------- */
 

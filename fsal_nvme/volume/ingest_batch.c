@@ -90,7 +90,7 @@ static int judge(struct ingest_batch *batch, unsigned i)
 	if (status != -EEXIST && status != -ENAMETOOLONG && status != -EINVAL)
 		return ingest_fail(batch->ingest, status, batch->path[i]);
 	ingest_skip(batch->ingest, batch->path[i],
-		status == -EEXIST ? "its name is taken" : "its name cannot be used");
+		status == -EEXIST ? INGEST_WAS_DIRECTORY : "its name cannot be used");
 	return 0;
 }
 
@@ -181,19 +181,27 @@ static int directory_xattrs(struct ingest_batch *batch, const char *path, uint64
 	return r == INGEST_LEFT_OUT ? 0 : r;
 }
 
+/* What an earlier ingest made of the name, before it was a directory, makes room. */
+static int make_directory(struct ingest *ingest, struct ingest_dir *dir, const char *name,
+	const struct stat *st, struct volume_attributes *made)
+{
+	struct volume_new new = {.type = VOLUME_DIRECTORY, .set = ingest_attributes(st)};
+	uint64_t lsn;
+	int r = volume_make(ingest->volume, dir->ino, name, &new, made, &lsn);
+
+	if (r != -EEXIST || made->type == VOLUME_DIRECTORY)
+		return r;
+	r = volume_unlink(ingest->volume, dir->ino, name, VOLUME_UNLINK_FILE, &lsn);
+	return r ? r : volume_make(ingest->volume, dir->ino, name, &new, made, &lsn);
+}
+
 static int directory(
 	struct ingest_batch *batch, struct ingest_dir *dir, const char *path, const struct stat *st)
 {
-	struct volume_new new = {.type = VOLUME_DIRECTORY, .set = ingest_attributes(st)};
 	struct ingest *ingest = batch->ingest;
 	struct volume_attributes made;
-	uint64_t lsn;
-	int r = volume_make(ingest->volume, dir->ino, ingest_last_part(path), &new, &made, &lsn);
+	int r = make_directory(ingest, dir, ingest_last_part(path), st, &made);
 
-	if (r == -EEXIST && made.type != VOLUME_DIRECTORY) {
-		ingest_skip(ingest, path, "its name is taken");
-		return 0;
-	}
 	if (r == -EINVAL || r == -ENAMETOOLONG) {
 		ingest_skip(ingest, path, "its name cannot be used");
 		return 0;
@@ -207,11 +215,30 @@ static int directory(
 	return ingest_push_dir(ingest, path, made.ino, st);
 }
 
+static bool is_same(const struct volume_attributes *there, const struct stat *st)
+{
+	struct volume_set wanted = ingest_attributes(st);
+
+	return there->type == type_of(st->st_mode) && there->mtime == wanted.mtime &&
+	       (there->type != VOLUME_FILE || there->size == (uint64_t)st->st_size);
+}
+
+/* Mode and owner may have changed without a trace in its time. */
+static int bring_up_to_date(
+	struct ingest *ingest, const struct volume_attributes *there, const struct stat *st)
+{
+	struct volume_set set = ingest_attributes(st);
+	uint64_t lsn;
+
+	if (there->mode == set.mode && there->uid == set.uid && there->gid == set.gid)
+		return 0;
+	return volume_setattr(ingest->volume, there->ino, &set, NULL, &lsn);
+}
+
 /* With --resume: 1 when the file is there as it should be. One that is not is taken away. */
 static int present(struct ingest *ingest, struct ingest_dir *dir, const char *path,
 	const struct stat *st, struct ingest_link *link)
 {
-	struct volume_set wanted = ingest_attributes(st);
 	const char *name = ingest_last_part(path);
 	struct volume_attributes there;
 	uint64_t lsn;
@@ -222,9 +249,11 @@ static int present(struct ingest *ingest, struct ingest_dir *dir, const char *pa
 	r = volume_lookup(ingest->volume, dir->ino, name, &there);
 	if (r || there.type == VOLUME_DIRECTORY)
 		return r == -ENOENT || !r ? 0 : r;
-	if (there.type != type_of(st->st_mode) || there.mtime != wanted.mtime ||
-		(there.type == VOLUME_FILE && there.size != (uint64_t)st->st_size))
+	if (!is_same(&there, st))
 		return volume_unlink(ingest->volume, dir->ino, name, VOLUME_UNLINK_FILE, &lsn);
+	r = bring_up_to_date(ingest, &there, st);
+	if (r)
+		return r;
 	if (link)
 		ingest_link_made(ingest, link, there.ino);
 	ingest_count(ingest, &ingest->progress->present, 1);

@@ -240,7 +240,7 @@ static int large_file(struct ingest_batch *batch, uint64_t dir, const char *path
 	new.set.mtime = 0;
 	r = volume_make(ingest->volume, dir, name, &new, &made, &lsn);
 	if (r == -EEXIST) {
-		ingest_skip(ingest, path, "its name is taken");
+		ingest_skip(ingest, path, INGEST_WAS_DIRECTORY);
 		return 0;
 	}
 	if (!r)

@@ -158,7 +158,7 @@ static int alias(struct ingest *ingest, const struct ingest_alias *alias)
 	r = make_alias(ingest, alias);
 	if (r == -EEXIST || r == -EMLINK)
 		ingest_skip(ingest, alias->path,
-			r == -EEXIST ? "its name is taken" : "too many hard links");
+			r == -EEXIST ? INGEST_WAS_DIRECTORY : "too many hard links");
 	else if (r)
 		return ingest_fail(ingest, r, alias->path);
 	return 0;

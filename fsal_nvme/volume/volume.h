@@ -417,6 +417,7 @@ struct ingest_progress {
 	uint64_t passed; /* of the source's files, holes too: copied so far, or there already */
 	uint64_t present; /* skipped by `resume`: there already */
 	uint64_t skipped; /* named by skip() */
+	uint64_t left; /* named by left() */
 };
 
 #define VOLUME_INGEST_THREADS 16 /* at most */
@@ -424,12 +425,15 @@ struct ingest_progress {
 struct ingest_options {
 	const char *source; /* a directory; what it holds becomes what the volume's root holds */
 	unsigned threads; /* 0: one per processor; none with a simulated engine */
-	bool resume; /* leave alone what is there with the same type, size and mtime */
+	/* What is there with the same type, size and mtime keeps its bytes, and gets the mode and
+	 * owner that it has now; what differs is made anew. */
+	bool resume;
 	uint64_t sync_bytes; /* made durable at least this often; 0: 4 GiB */
 	/* Any may be NULL; called from one thread at a time. */
 	void (*progress)(
 		void *data, const struct ingest_progress *progress); /* about once a second */
 	void (*skip)(void *data, const char *path, const char *why); /* left out, and why */
+	void (*left)(void *data, const char *path); /* of `resume`: the source has it no more */
 	bool (*stop)(void *data); /* true: give up with -EINTR */
 	void *data;
 };

@@ -90,6 +90,18 @@ def beyond_the_longest_path(top):
     os.close(here)
 
 
+def within_the_longest_path(top):
+    """The same without the last directory."""
+    here = os.open(top, os.O_RDONLY)
+    for _ in range(16):
+        below = os.open('d' * 250, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.unlink(os.path.join('d' * 250, 'file'), dir_fd=here)
+    os.rmdir('d' * 250, dir_fd=here)
+    os.close(here)
+
+
 def test_ingest_does_not_seal_what_lacks_names(either):
     top = either.tree()
     beyond_the_longest_path(top)
@@ -101,9 +113,51 @@ def test_ingest_does_not_seal_what_lacks_names(either):
     assert properties(either, 'dataset', 'get', 'tank/set')['sealed'] == 'no'
     either('dataset', 'ingest', 'tank/as-it-is', top, rc=FAILED)
     either('dataset', 'seal', 'tank/as-it-is')
-    shutil.rmtree(os.path.join(top, 'd' * 250))
+    within_the_longest_path(top)
     either('dataset', 'ingest', 'tank/set', top, '--resume')
     assert properties(either, 'dataset', 'get', 'tank/set')['sealed'] == 'yes'
+
+
+def test_resume_makes_it_what_the_directory_is_now(either):
+    """Modes, bytes and types that have changed since; all of it is then as it is there."""
+    top = either.tree()
+    either('dataset', 'ingest', 'tank/set', top, '--no-seal')
+    os.chmod(os.path.join(top, 'sub', 'f3'), 0o4711)
+    os.chmod(os.path.join(top, 'sub'), 0o700)
+    with open(os.path.join(top, 'sub', 'f4'), 'w') as file:
+        file.write('other')
+    os.unlink(os.path.join(top, 'link'))
+    os.mkdir(os.path.join(top, 'link'))
+    answer = either.json('dataset', 'ingest', 'tank/set', top, '--resume')['ingest']
+    assert (answer['files'], answer['directories']) == (1, 1) and answer['sealed'] is True
+    assert answer['left'] == 0 and answer['left_names'] == []
+    either('dataset', 'verify', 'tank/set')
+
+
+def test_resume_does_not_seal_what_the_directory_has_no_more(either):
+    top = either.tree()
+    either('dataset', 'ingest', 'tank/set', top, '--no-seal')
+    os.rename(os.path.join(top, 'sub', 'f3'), os.path.join(top, 'sub', 'g3'))
+    shutil.rmtree(os.path.join(top, 'sub', 'deep'))
+    done = either('dataset', 'ingest', 'tank/set', top, '--resume', rc=FAILED)
+    assert f'{top}/sub/f3 is in the dataset, but not there any more' in done.stderr
+    answer = either.json('dataset', 'ingest', 'tank/set', top, '--resume', rc=FAILED)
+    assert sorted(answer['ingest']['left_names']) == [f'{top}/sub/deep', f'{top}/sub/f3']
+    assert answer['ingest']['left'] == 2 and answer['ingest']['skipped'] == 0
+    assert 'gone there (2)' in answer['error']['message'] and 'destroy' in answer['error']['message']
+    assert properties(either, 'dataset', 'get', 'tank/set')['sealed'] == 'no'
+    either('dataset', 'seal', 'tank/set')
+
+
+def test_resume_tells_of_a_directory_that_became_a_file(either):
+    top = either.tree()
+    either('dataset', 'ingest', 'tank/set', top, '--no-seal')
+    os.rmdir(os.path.join(top, 'sub', 'deep'))
+    with open(os.path.join(top, 'sub', 'deep'), 'w') as file:
+        file.write('x')
+    answer = either.json('dataset', 'ingest', 'tank/set', top, '--resume', rc=FAILED)['ingest']
+    assert [row['path'] for row in answer['skipped_names']] == [f'{top}/sub/deep']
+    assert 'a directory' in answer['skipped_names'][0]['why'] and answer['left'] == 0
 
 
 def test_a_relative_directory_is_the_commands(either):

@@ -163,7 +163,7 @@ static void compare_all(void)
 /* --- the tests -------------------------------------------------------------------------------- */
 
 struct told {
-	unsigned skipped;
+	unsigned skipped, left;
 	char path[256];
 	unsigned stop_after, asked;
 };
@@ -279,6 +279,44 @@ static void goes_on_where_it_was_stopped(void **state)
 	source_file("tiny", 0, 800, 99);
 	assert_int_equal(ingest(&told, true, &second), 0);
 	assert_int_equal(second.files, 1);
+	compare_all();
+}
+
+static void note_left(void *data, const char *path)
+{
+	struct told *told = data;
+
+	assert_int_not_equal(access(path, F_OK), 0);
+	told->left++;
+}
+
+/* Modes and types that changed since are as they are now; what is gone there is told. */
+static void goes_on_with_what_has_changed(void **state)
+{
+	struct ingest_options options = {.source = source, .resume = true, .left = note_left};
+	struct ingest_progress progress;
+	struct told told = {0};
+
+	source_tree();
+	assert_int_equal(ingest(&told, false, &progress), 0);
+	assert_int_equal(chmod(at("dir/small"), 04700), 0);
+	assert_int_equal(chmod(at("tiny"), 0444), 0);
+	assert_int_equal(chmod(at("dir"), 0700), 0);
+	assert_int_equal(unlink(at("empty")), 0);
+	assert_int_equal(mkdir(at("empty"), 0750), 0);
+	for (unsigned i = 0; i < 600; i += 2) {
+		char name[32];
+
+		snprintf(name, sizeof(name), "dir/n%u", i);
+		assert_int_equal(unlink(at(name)), 0);
+	}
+	set_mtime("dir", 23456);
+	options.data = &told;
+	assert_int_equal(volume_ingest(fixture.volume, &options, &progress, NULL), 0);
+	assert_int_equal(progress.files, 0);
+	assert_int_equal(progress.directories, 1);
+	assert_int_equal(progress.left, 300);
+	assert_int_equal(told.left, 300);
 	compare_all();
 }
 
@@ -503,6 +541,7 @@ int main(void)
 		TEST(copies_a_tree),
 		TEST(keeps_times_far_away_in_order),
 		TEST(goes_on_where_it_was_stopped),
+		TEST(goes_on_with_what_has_changed),
 		TEST(goes_on_with_hard_links),
 		TEST(keeps_extended_attributes),
 		TEST(names_what_it_leaves_out),
