@@ -169,7 +169,8 @@ void cache_remove(const struct command *command, const char *name)
 
 /* --- names ------------------------------------------------------------------------------- */
 
-static void add_name(json_t *names, const char *file, const char *suffix)
+static void add_name(json_t *names, const struct command *command, const char *file,
+	const char *suffix, bool is_socket)
 {
 	size_t length = strlen(file), tail = strlen(suffix);
 	char name[POOL_NAME_MAX + 1], copy[POOL_NAME_MAX + 1];
@@ -187,16 +188,18 @@ static void add_name(json_t *names, const char *file, const char *suffix)
 		if (!strcmp(json_string_value(other), name))
 			return;
 	}
-	json_array_append_new(names, json_string(name));
+	if (!is_socket || socket_is_live(command, name))
+		json_array_append_new(names, json_string(name));
 }
 
-static void add_names(json_t *names, const char *dir, const char *suffix)
+static void add_names(json_t *names, const struct command *command, const char *dir,
+	const char *suffix, bool sockets)
 {
 	struct dirent **entries;
 	int count = scandir(dir, &entries, NULL, alphasort);
 
 	for (int i = 0; i < count; i++) {
-		add_name(names, entries[i]->d_name, suffix);
+		add_name(names, command, entries[i]->d_name, suffix, sockets);
 		free(entries[i]);
 	}
 	if (count >= 0)
@@ -209,7 +212,7 @@ json_t *cache_names(const struct command *command)
 	char dir[4096];
 
 	snprintf(dir, sizeof(dir), "%.4000s/pools", command_state_dir(command));
-	add_names(names, dir, ".json");
-	add_names(names, command_run_dir(command), ".sock");
+	add_names(names, command, dir, ".json", false);
+	add_names(names, command, command_run_dir(command), ".sock", true);
 	return names;
 }

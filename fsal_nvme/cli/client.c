@@ -38,6 +38,22 @@ bool pool_is_served(const struct command *command, const char *pool)
 	return rc != -ENOENT;
 }
 
+bool socket_is_live(const struct command *command, const char *pool)
+{
+	char path[4096];
+	int lock;
+
+	if (pool_is_served(command, pool))
+		return true;
+	if (host_lock(command_run_dir(command), pool, 0, &lock, NULL))
+		return false;
+	if (!pool_is_served(command, pool) &&
+		!control_path(command_run_dir(command), pool, path, sizeof(path)))
+		unlink(path);
+	close(lock);
+	return false;
+}
+
 static int send_request(int fd, const struct verb *verb, const json_t *args)
 {
 	json_t *line = json_object(), *words = json_array();

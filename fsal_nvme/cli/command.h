@@ -102,6 +102,9 @@ int client_connect(const struct command *command, const char *pool, int *fd, str
 int client_call(int fd, const char *pool, const struct verb *verb, const json_t *args,
 	struct reporter *reporter, json_t *result, struct error *error);
 bool pool_is_served(const struct command *command, const char *pool);
+/* The same of a control socket that is there. One at which nobody listens, of a server that was
+ * killed, is removed, unless somebody holds the pool's lock: a server may be about to listen. */
+bool socket_is_live(const struct command *command, const char *pool);
 
 /* --- terminal.c -------------------------------------------------------------------------- */
 

@@ -350,7 +350,9 @@ int pool_find(
 		rc = no_permission(&set);
 		error_set(error, rc, name, "%s",
 			rc == -EACCES ? "its devices cannot be read: run as root"
-			: cached      ? "none of its devices is there: attach them"
+			: cached      ? "none of its devices is there: attach them, or, if they "
+					"are gone or hold something else, `millrace pool export "
+					"--force` with its name forgets it here"
 				 : "there is no such pool here: `millrace pool import` looks for "
 				   "pools on all devices");
 	}

@@ -396,7 +396,42 @@ int command_pool_import(struct command *c)
 
 /* --- export, destroy --------------------------------------------------------------------- */
 
-int command_pool_export(struct command *c)
+/* Whether anything here knows it, by its name alone. */
+static bool is_known(const struct command *c, const char *name)
+{
+	json_t *names = cache_names(c), *one;
+	bool known = false;
+	size_t i;
+
+	json_array_foreach(names, i, one)
+	{
+		known |= !strcmp(json_string_value(one), name);
+	}
+	json_decref(names);
+	return known;
+}
+
+static int forget(struct command *c)
+{
+	char name[POOL_NAME_MAX + 1];
+	int rc = object_split(pool_argument(c), name, NULL, &c->error);
+
+	if (!rc)
+		rc = refuse_served(c, name);
+	if (rc)
+		return rc;
+	if (!is_known(c, name))
+		return error_set(&c->error, -ENOENT, name, "no such pool is known here");
+	cache_remove(c, name);
+	say(c,
+		"Pool %s is forgotten on this host. Its devices were not touched: those that hold "
+		"it "
+		"still say whose it is, and `millrace pool import %s` finds them.",
+		name, name);
+	return 0;
+}
+
+static int export(struct command *c)
 {
 	struct pool_open_options options;
 	struct held_pool held;
@@ -416,6 +451,11 @@ int command_pool_export(struct command *c)
 	}
 	let_go(&held);
 	return rc;
+}
+
+int command_pool_export(struct command *c)
+{
+	return json_object_get(c->args, "force") ? forget(c) : export(c);
 }
 
 int command_pool_destroy(struct command *c)

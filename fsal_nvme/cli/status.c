@@ -21,7 +21,7 @@ static void count_devices(json_t *pool)
 static json_t *unavailable(const char *name, const struct error *error)
 {
 	json_t *pool = json_object(), *row = json_object(), *list = json_array();
-	char what[700];
+	char what[700], next[300];
 
 	put_text(pool, "name", name);
 	put_text(pool, "state", "unavailable");
@@ -29,7 +29,11 @@ static json_t *unavailable(const char *name, const struct error *error)
 	json_object_set_new(pool, "error", error_json(error));
 	snprintf(what, sizeof(what), "%s: %s", error->object, error->message);
 	put_text(row, "what", what);
-	put_text(row, "next", "mend that; `millrace pool import` looks at all devices anew");
+	snprintf(next, sizeof(next),
+		"mend that; `millrace pool import` looks at all devices anew, and `millrace pool "
+		"export --force %s` forgets a pool that is gone",
+		name);
+	put_text(row, "next", next);
 	json_array_append_new(list, row);
 	json_object_set_new(pool, "advice", list);
 	return pool;

@@ -44,6 +44,8 @@ static const struct parameter pool_import_args[] = {
 		"what cannot be read then"},
 	END};
 static const struct parameter one_pool[] = {POOL, END};
+static const struct parameter pool_export_args[] = {
+	POOL, FORCE("forget it on this host alone, whatever its devices are or hold"), END};
 static const struct parameter some_pool[] = {POOL_OR_ALL, END};
 static const struct parameter pool_get_args[] = {POOL, PROPERTIES, END};
 static const struct parameter pool_set_args[] = {POOL, ASSIGNMENTS, END};
@@ -86,7 +88,7 @@ const struct verb verb_table[] = {
 	{"pool", "create", "make a pool of devices", 0, pool_create_args, NULL},
 	{"pool", "import", "take a pool that devices hold, or list them", 0, pool_import_args,
 		NULL},
-	{"pool", "export", "give a pool up, for another host to import", 0, one_pool, NULL},
+	{"pool", "export", "give a pool up, for another host to import", 0, pool_export_args, NULL},
 	{"pool", "list", "pools that are known here", 0, nothing, NULL},
 	{"pool", "status", "devices, space, health, and what to do next", VERB_LOOKS, one_pool,
 		verb_pool_status},

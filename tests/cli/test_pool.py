@@ -161,6 +161,27 @@ def test_export_and_import(pool):
     assert [s['name'] for s in pool.json('share', 'list')['shares']] == ['tank/a']
 
 
+def test_a_pool_that_is_gone_can_be_forgotten(pool):
+    for path in pool.devices_of_tank:
+        with open(path, 'wb') as file:
+            file.truncate(192 << 20)
+    for args in (('pool', 'destroy', 'tank', '--yes'), ('pool', 'export', 'tank')):
+        assert 'pool export --force' in pool.fails(NOT_FOUND, *args)['message']
+    assert 'pool export --force tank' in pool.json('status', rc=DEGRADED)['advice'][0]['next']
+    assert 'forgotten' in pool('pool', 'export', 'tank', '--force').stdout
+    assert pool.json('status')['pools'] == []
+    pool.fails(NOT_FOUND, 'pool', 'export', 'tank', '--force')
+    pool('pool', 'create', 'tank', '--data', '2', '--parity', '1', '--cell', '4K', *pool.devices_of_tank)
+
+
+def test_forgetting_touches_no_device(pool):
+    before = contents(pool.devices_of_tank)
+    pool('pool', 'export', 'tank', '--force')
+    assert contents(pool.devices_of_tank) == before
+    pool('pool', 'import', 'tank', '--device-dir', pool.devices_dir)
+    pool('share', 'create', 'tank/a')
+
+
 def test_import_rebuilds_what_is_remembered(pool):
     os.unlink(pool.path('state', 'pools', 'tank.json'))
     pool.fails(NOT_FOUND, 'pool', 'status', 'tank')

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
 """Serving, and the control socket: what the server hears, and what it survives."""
 
+import fcntl
 import json
 import os
 import signal
@@ -166,6 +167,21 @@ def test_after_a_crash(pool):
     pool('serve', 'tank')
     assert len(pool.json('share', 'list')['shares']) == 2
     pool('serve', 'tank', '--stop')
+
+
+def test_a_socket_that_a_killed_server_left(pool):
+    """Is no pool; and it goes, but not while somebody holds the lock, who may be about to listen."""
+    pid = pool.json('serve', 'tank')['pid']
+    pool.fails(REFUSED, 'pool', 'export', 'tank', '--force')
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: refuses(pool), 'the server is dead')
+    os.unlink(pool.path('state', 'pools', 'tank.json'))
+    with open(pool.path('run', 'tank.lock')) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert pool.json('status')['pools'] == []
+        assert os.path.exists(pool.path('run', 'tank.sock'))
+    assert pool.json('status')['pools'] == []
+    assert not os.path.exists(pool.path('run', 'tank.sock'))
 
 
 # --- what the server hears ------------------------------------------------------------------------
