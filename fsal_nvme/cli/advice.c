@@ -64,15 +64,13 @@ static void advise_errors(struct advice *a, const struct pool_device_status *d)
 
 	what(a,
 		"device %u (%s, domain %s) had %llu read, %llu write and %llu checksum errors "
-		"since "
-		"the pool was opened; %llu blocks were rebuilt and repaired",
+		"since the pool was opened; %llu blocks were rebuilt and repaired",
 		d->id, d->path, d->domain, (unsigned long long)d->read_errors,
 		(unsigned long long)d->write_errors, (unsigned long long)d->checksum_errors,
 		(unsigned long long)d->repaired);
 	next(a,
 		"`millrace pool check %s --repair` finds and mends what else is bad; look at "
-		"`dmesg` "
-		"and %s, and replace the drive when errors go on",
+		"`dmesg` and %s, and replace the drive when errors go on",
 		a->pool, drive_check(d, check, sizeof(check)));
 }
 
@@ -211,8 +209,7 @@ static void advise_domains(struct advice *a)
 		(width + s->summary.parity - 1) / s->summary.parity);
 	next(a,
 		"%swhere a domain (a host, an enclosure) must be able to fail, make a pool with "
-		"more of "
-		"them, or with more parity",
+		"more of them, or with more parity",
 		a->away ? "attach what is missing; " : "");
 }
 
@@ -246,13 +243,11 @@ static void advise_owners(struct advice *a)
 		return;
 	what(a,
 		"%s had the pool open when it was taken over, and may still write: what is deleted "
-		"of "
-		"older data gives no space back",
+		"of older data gives no space back",
 		a->status->other_owners);
 	next(a,
 		"once they are known to be dead or fenced: `millrace serve %s --stop`, `millrace "
-		"pool "
-		"import --owner-dead %s`, `millrace serve %s`",
+		"pool import --owner-dead %s`, `millrace serve %s`",
 		a->pool, a->pool, a->pool);
 }
 

@@ -84,10 +84,8 @@ static void advise_state(json_t *pool)
 		snprintf(what, sizeof(what), "it belongs to host %s", text_of(pool, "owner"));
 		snprintf(next, sizeof(next),
 			"use it there, or `millrace pool export %s` there and `millrace pool "
-			"import "
-			"%s` here; where that host is dead or fenced, `millrace pool import "
-			"--force "
-			"%s` here",
+			"import %s` here; where that host is dead or fenced, `millrace pool import "
+			"--force %s` here",
 			name, name, name);
 	} else if (!strcmp(state, "not closed")) {
 		snprintf(what, sizeof(what), "the process that had it open has died");
