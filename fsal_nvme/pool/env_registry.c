@@ -226,8 +226,10 @@ int env_make(struct pool *pool, uint32_t volume, struct env **env)
 {
 	int rc = env_create(pool, volume, NULL, env);
 
-	if (!rc)
+	if (!rc) {
 		(*env)->users = 1;
+		checkpoint_expect(pool);
+	}
 	return rc;
 }
 

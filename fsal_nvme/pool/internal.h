@@ -311,7 +311,8 @@ void image_free(struct pool *pool, const struct image_row *image);
 /* Measures what the next checkpoint needs: image_segments, image_room. With maintain_lock, or
  * before there are other threads. */
 void checkpoint_measure(struct pool *pool);
-/* A volume without an image was loaded: one more is expected before it is measured again. */
+/* A volume without an image was made or loaded: one more is expected before it is measured again.
+ */
 void checkpoint_expect(struct pool *pool);
 /* Of file data that a new segment takes, with the devices that are in use now. */
 uint64_t pool_segment_bytes(struct pool *pool);

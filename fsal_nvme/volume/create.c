@@ -57,7 +57,7 @@ static int put_all(struct pool *pool, struct txn *txn, const struct volume_creat
 	return r ? r : put_root(pool, txn, *env, options);
 }
 
-static int create(struct pool *pool, const struct volume_create_options *options,
+static int create_once(struct pool *pool, const struct volume_create_options *options,
 	struct volume_row *row, uint64_t *lsn)
 {
 	struct env *env = NULL;
@@ -73,6 +73,18 @@ static int create(struct pool *pool, const struct volume_create_options *options
 		r = txn_commit(txn, lsn);
 	if (env)
 		env_put(env);
+	return r;
+}
+
+/* What volumes have changed since their last images counts against the room for metadata: written,
+ * it may be enough. */
+static int create(struct pool *pool, const struct volume_create_options *options,
+	struct volume_row *row, uint64_t *lsn)
+{
+	int r = create_once(pool, options, row, lsn);
+
+	if (r == -ENOSPC && !pool_checkpoint(pool))
+		r = create_once(pool, options, row, lsn);
 	return r;
 }
 
