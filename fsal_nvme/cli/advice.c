@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /* What is wrong with a pool, worst first, and what an admin should do and type. Pure. */
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -109,19 +110,36 @@ static void advise_devices(struct advice *a)
 
 /* --- safety ------------------------------------------------------------------------------ */
 
+static void name_missing(const struct pool_status *s, char *text, size_t size)
+{
+	size_t used = 0;
+
+	text[0] = 0;
+	for (unsigned i = 0; i < s->device_count && used + 80 < size; i++)
+		if (s->devices[i].state == DEVICE_MISSING)
+			used += (size_t)snprintf(text + used, size - used, " %u (domain %s)", i,
+				s->devices[i].domain);
+}
+
 static void advise_writing(struct advice *a)
 {
 	const struct pool_status *s = a->status;
+	char names[300];
 	unsigned usable = s->device_count - a->away, parity = s->summary.parity;
 
 	if (usable > parity)
 		return;
 	what(a, "the pool is read-only: %u devices are in use, and writing needs %u", usable,
 		parity + 1);
-	next(a,
-		"attach missing devices, then `millrace serve %s --stop` and `millrace serve %s`; "
-		"copy what it holds to another pool before one more fails",
-		a->pool, a->pool);
+	name_missing(a->status, names, sizeof(names));
+	if (a->missing)
+		next(a,
+			"attach device%s, then `millrace serve %s --stop` and `millrace serve %s`; "
+			"copy what it holds to another pool before one more fails",
+			names, a->pool, a->pool);
+	else
+		next(a, "copy what it holds to another pool before one more fails: devices that "
+			"missed writes are not taken back");
 }
 
 static void next_of_losses(struct advice *a)
@@ -222,7 +240,9 @@ static void advise_space(struct advice *a)
 	uint64_t left = total > s->used ? total - s->used : 0;
 	char text[2][16];
 
-	if (total && s->used <= total / 100 * FULL_PERCENT)
+	/* Where nothing can be written there is no free space to speak of. */
+	if (s->device_count - a->away <= s->summary.parity ||
+		(total && s->used <= total / 100 * FULL_PERCENT))
 		return;
 	if (left)
 		what(a, "the pool is nearly full: %s of %s are free",
@@ -255,7 +275,10 @@ static void advise_failure(struct advice *a)
 {
 	if (!a->status->failure)
 		return;
-	what(a, "the pool has stopped: %s", strerror(-a->status->failure));
+	if (a->status->failure == -EROFS)
+		what(a, "the pool takes no changes any more: too few of its devices do");
+	else
+		what(a, "the pool has stopped: %s", strerror(-a->status->failure));
 	next(a,
 		"see the log of its server for the cause, mend that, then `millrace serve %s "
 		"--stop` "

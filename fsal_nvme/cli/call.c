@@ -230,10 +230,25 @@ void changes_end(void)
 	pthread_mutex_unlock(&changes);
 }
 
+/* Before it begins, so that it says why and not which of its steps failed. */
+static int check_writable(struct verb_call *call)
+{
+	bool writes = !(call->verb->flags & VERB_LOOKS) && strcmp(call->verb->noun, "serve");
+
+	if (!writes || !pool_is_read_only(call->pool) || pool_failure(call->pool))
+		return 0;
+	return error_set(call->error, -EROFS, pool_name(call->pool),
+		"the pool is read-only: too few of its devices are in use; `millrace pool status "
+		"%s` says which to attach",
+		pool_name(call->pool));
+}
+
 int verb_run(struct verb_call *call)
 {
 	int rc = check_pool(call);
 
+	if (!rc)
+		rc = check_writable(call);
 	if (rc)
 		return rc;
 	if (call->verb->flags & VERB_CHANGES)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /* Results as text, by the views, and answers as JSON. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -166,10 +167,12 @@ static bool view_is_of(const struct view *view, const struct verb *verb)
 static void print_text(const struct command *command)
 {
 	const char *message = json_string_value(json_object_get(command->result, "message"));
+	bool interrupted = command->error.code == -EINTR; /* what it did so far is no report */
 
 	for (const struct view *v = view_table; v->noun; v++) {
-		const json_t *part =
-			view_is_of(v, command->verb) ? find_part(command->result, v->key) : NULL;
+		const json_t *part = !interrupted && view_is_of(v, command->verb)
+					     ? find_part(command->result, v->key)
+					     : NULL;
 
 		if (part)
 			print_view(v, part, command->error.code);

@@ -128,9 +128,18 @@ static json_t *absolute_path(const char *text)
 	return value;
 }
 
+/* As the user writes it: an option, or what stands in its place. */
+static const char *name_of(const struct parameter *p, char *name, size_t size)
+{
+	snprintf(name, size, "%s%s", p->flags & PARAMETER_PLACE ? "" : "--",
+		p->flags & PARAMETER_PLACE ? p->shown : p->name);
+	return name;
+}
+
 static int parse_value(
 	const struct parameter *p, const char *text, json_t **value, struct error *error)
 {
+	char name[64];
 	uint64_t number;
 
 	*value = NULL;
@@ -141,7 +150,8 @@ static int parse_value(
 	else if (p->kind == VALUE_PATH)
 		*value = absolute_path(text);
 	else if (parse_number(p->kind, text, &number) || number > INT64_MAX)
-		return error_set(error, -EINVAL, text, "%s", number_rules[p->kind]);
+		return error_set(error, -EINVAL, name_of(p, name, sizeof(name)), "'%.64s': %s",
+			text, number_rules[p->kind]);
 	else
 		*value = json_integer((json_int_t)number);
 	return *value ? 0
@@ -192,6 +202,25 @@ static bool is_common(const struct parameter *p)
 	       p < common_parameters + sizeof(common_parameters) / sizeof(common_parameters[0]);
 }
 
+/* An option that takes one value is not given two: the user would not know which one counts. */
+static int check_once(const json_t *args, const struct parameter *p, struct error *error)
+{
+	char name[64];
+
+	if (p->kind == VALUE_FLAG || (p->flags & PARAMETER_MANY) || !json_object_get(args, p->name))
+		return 0;
+	return error_set(
+		error, -EINVAL, name_of(p, name, sizeof(name)), "it is given more than once");
+}
+
+static int put_option(
+	json_t *args, const struct parameter *p, const char *text, struct error *error)
+{
+	int rc = check_once(args, p, error);
+
+	return rc ? rc : argument_put(args, p, text, error);
+}
+
 /* All options; those that belong to no option are moved behind `optind`, or end it (leading). */
 static int read_options(struct command *c, int argc, char **argv, bool leading)
 {
@@ -213,7 +242,7 @@ static int read_options(struct command *c, int argc, char **argv, bool leading)
 			rc = error_set(&c->error, -EINVAL, argv[optind - 1],
 				"there is no such option here");
 		else
-			rc = argument_put(is_common(list.parameters[index]) ? c->common : c->args,
+			rc = put_option(is_common(list.parameters[index]) ? c->common : c->args,
 				list.parameters[index], optarg, &c->error);
 	}
 	return rc;

@@ -85,6 +85,32 @@ struct creation {
 	char *domains[POOL_DEVICES_MAX];
 };
 
+#define DOMAIN_MAX 31
+
+static int check_domain(struct command *c, const char *domain)
+{
+	size_t length = strlen(domain);
+
+	for (const char *at = domain; *at; at++)
+		if ((unsigned char)*at <= ' ' || *at == 0x7f)
+			length = 0;
+	if (length && length <= DOMAIN_MAX)
+		return 0;
+	return error_set(&c->error, -EINVAL, domain,
+		"the name of a domain has 1 to %u characters, without spaces", DOMAIN_MAX);
+}
+
+/* It is in the set already, or was not put there for what it is. */
+static int refuse_device(struct command *c, const char *text, const char *path)
+{
+	struct stat st;
+	bool fits = !stat(path, &st) && (S_ISREG(st.st_mode) || S_ISBLK(st.st_mode));
+
+	return error_set(&c->error, -EINVAL, text,
+		fits ? "it is given twice, perhaps by another name of it"
+		     : "it is neither a block device nor a plain file");
+}
+
 /* "PATH@DOMAIN"; a path that has an '@' itself and is there is taken as it is. */
 static int take_device(struct command *c, struct creation *creation, const char *text)
 {
@@ -106,8 +132,9 @@ static int take_device(struct command *c, struct creation *creation, const char 
 	if (!rc)
 		rc = device_set_add(&creation->set, path);
 	if (!rc && creation->set.count == i)
-		rc = error_set(&c->error, -EINVAL, text,
-			"it is given twice, or is neither a block device nor a plain file");
+		rc = refuse_device(c, text, path);
+	if (!rc && domain)
+		rc = check_domain(c, domain);
 	if (!rc) {
 		creation->domains[i] = domain ? strdup(domain) : NULL;
 		creation->devices[i].path = creation->set.paths[i];

@@ -160,11 +160,14 @@ static int check_number(const struct parameter *p, const json_t *value, struct e
 
 	if (!json_is_integer(value))
 		return error_set(error, -EINVAL, p->name, "it must be a whole number");
-	if (number < 0 || (uint64_t)number < p->least || (uint64_t)number > p->most)
-		return error_set(error, -EINVAL, p->name, "%lld is not from %llu to %llu",
-			(long long)number, (unsigned long long)p->least,
+	if (number >= 0 && (uint64_t)number >= p->least && (uint64_t)number <= p->most)
+		return 0;
+	if (p->kind == VALUE_MODE)
+		return error_set(error, -EINVAL, p->name, "%llo (octal) is not from %llo to %llo",
+			(unsigned long long)number, (unsigned long long)p->least,
 			(unsigned long long)p->most);
-	return 0;
+	return error_set(error, -EINVAL, p->name, "%lld is not from %llu to %llu",
+		(long long)number, (unsigned long long)p->least, (unsigned long long)p->most);
 }
 
 static int check_value(const struct parameter *p, const json_t *value, struct error *error)

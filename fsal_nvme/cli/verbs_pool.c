@@ -33,7 +33,7 @@ static json_t *device_json(const struct pool_device_status *d)
 
 static const char *health(const struct pool_status *s)
 {
-	if (s->failure)
+	if (s->failure && s->failure != -EROFS) /* that is one of too few devices: it reads */
 		return "failed";
 	return pool_devices_away(s) || s->segments_degraded ? "degraded" : "healthy";
 }
@@ -95,7 +95,9 @@ int verb_pool_status(struct verb_call *call)
 		: status->summary.exported ? "exported"
 		: status->summary.open     ? "not closed"
 					   : "idle");
-	put_bool(pool, "read_only", call->host && status->read_only);
+	put_bool(pool, "read_only",
+		(call->host && status->read_only) ||
+			status->device_count - pool_devices_away(status) <= status->summary.parity);
 	json_object_set_new(call->result, "pool", pool);
 	free(status);
 	return 0;

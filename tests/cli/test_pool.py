@@ -135,6 +135,20 @@ def test_devices_that_are_gone_for_good(degraded):
     assert not any('attach what is missing' in row['next'] for row in advice)
 
 
+def test_a_pool_of_too_few_devices_is_read_only(degraded):
+    """It says so, and which device to attach; not that it is full, or has stopped."""
+    detach(degraded, 0, 1)
+    degraded('pool', 'import', 'tank', '--drop-missing', '--device-dir', degraded.devices_dir)
+    detach(degraded, 2)
+    error = degraded.fails(REFUSED, 'share', 'create', 'tank/b')
+    assert 'read-only' in error['message'] and 'pool status tank' in error['message']
+    pool = degraded.json('pool', 'status', 'tank')['pool']
+    assert pool['health'] == 'degraded' and pool['read_only'] is True
+    text = str(pool['advice'])
+    assert 'the pool is read-only: 2 devices are in use' in text and 'attach device 2 (' in text
+    assert 'full' not in text and 'has stopped' not in text
+
+
 def test_a_pool_is_destroyed_without_devices_that_hold_data(degraded):
     detach(degraded, 0, 1)
     degraded('pool', 'destroy', 'tank', '--yes')

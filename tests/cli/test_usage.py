@@ -12,7 +12,7 @@ from conftest import NOT_FOUND, OK, REFUSED, USAGE, contents, verbs
 @pytest.mark.parametrize('args', [
     (), ('none',), ('pool',), ('pool', 'none'), ('pool', 'status'), ('pool', 'status', 'a', 'b'),
     ('pool', 'status', 'a/b'), ('--none', 'status'), ('status', '--none'), ('status', 'x'),
-    ('pool', 'create', 'a', '--data'), ('pool', 'create', 'a', '--data', 'x', '--parity', '1', 'd'),
+    ('pool', 'create', 'a', '--data', 'x', '--parity', '1', 'd'),
     ('pool', 'create', 'a', '--data', '2', 'd'), ('pool', 'create', 'a', '--data', '2', '--parity', '1'),
     ('share', 'create', 'p/a', '--mode', '0999'), ('share', 'create', 'p/a', '--mode', '10000'),
     ('share', 'create', 'p/a', '--owner', 'nobody-of-this-name'),
@@ -73,14 +73,38 @@ def test_a_device_given_twice(site):
     os.link(devices[0], site.path('devices', 'hard'))
     os.symlink(devices[1], site.path('devices', 'soft'))
     for twice in (devices[0], site.path('devices', 'hard'), site.path('devices', 'soft')):
-        refused(site, USAGE, devices, *CODE, *devices, twice)
+        error = refused(site, USAGE, devices, *CODE, *devices, twice)
+        assert 'twice' in error['message'] and 'neither' not in error['message']
 
 
 def test_a_device_that_is_none(site):
     devices = site.devices(3)
     refused(site, NOT_FOUND, devices, *CODE, *devices, site.path('none'))
     refused(site, USAGE, devices, *CODE, *devices, site.devices_dir)
-    refused(site, USAGE, devices, *CODE, *devices, '/dev/null')
+    error = refused(site, USAGE, devices, *CODE, *devices, '/dev/null')
+    assert 'neither' in error['message'] and 'twice' not in error['message']
+
+
+@pytest.mark.parametrize('domain', ['a b', 'a\tb', 'x' * 32], ids=ascii)
+def test_names_of_domains(site, domain):
+    devices = site.devices(3)
+    error = refused(site, USAGE, devices, *CODE, f'{devices[0]}@{domain}', *devices[1:])
+    assert 'domain' in error['message']
+
+
+def test_an_option_takes_no_other_for_its_value(site):
+    assert 'must be a whole number' in site('pool', 'create', 'a', '--data', rc=USAGE).stderr
+
+
+@pytest.mark.parametrize('args, name, told', [
+    (('serve', 'p', '--port', '-1'), '--port', "'-1': it must be a whole number"),
+    (('pool', 'create', 'a', '--data', '4', '--data', '3', '--parity', '1', 'd'), '--data',
+     'more than once'),
+    (('status', '--host', 'a', '--host', 'b'), '--host', 'more than once'),
+    (('share', 'create', 'p/a', '--mode', '10000'), 'mode', '10000 (octal) is not from 0 to 7777')])
+def test_the_option_is_named(site, args, name, told):
+    error = site.fails(USAGE, *args)
+    assert error['object'] == name and told in error['message']
 
 
 @pytest.mark.parametrize('name', ['a"b', 'a$b', 'a\\b', 'a\nb'], ids=ascii)
