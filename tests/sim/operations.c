@@ -22,7 +22,7 @@ struct sim_image *base;
 const struct geometry geometry_small = {4, 2, 1}, geometry_double = {5, 2, 2};
 struct geometry geometry;
 const char *device_paths[DEVICES_MAX];
-static char device_names[DEVICES_MAX][4];
+static char device_names[DEVICES_MAX][12];
 
 /* --- operations on the volume --- */
 
