@@ -146,20 +146,16 @@ static void next_of_losses(struct advice *a)
 {
 	bool more = a->away > a->status->summary.parity;
 
-	if (more && a->missing)
+	if (more)
 		next(a,
-			"attach what is missing: until then the pool is not opened for changes; "
-			"only if it is gone for good, `millrace pool import --drop-missing %s`",
-			a->pool);
-	else if (more)
-		next(a,
-			"keep the others attached; `millrace pool check %s` names the files that "
-			"cannot be read: restore those, and copy the others to a new pool",
-			a->pool);
+			"attach %s and serve the pool again: what a device still has is read where "
+			"checksums prove it; `millrace pool check %s` names the files that cannot "
+			"be read; copy the data to a new pool",
+			a->missing ? "what is missing" : "all devices", a->pool);
 	else
 		next(a,
-			"keep the others attached%s; a device that missed writes is not taken "
-			"back: plan to copy the data to a new pool",
+			"keep the others attached%s; a device that missed writes is written no "
+			"more: plan to copy the data to a new pool",
 			a->missing ? ", and attach what is missing" : "");
 }
 

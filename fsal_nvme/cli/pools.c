@@ -321,7 +321,6 @@ static void import_options_fill(
 	options->import = true;
 	options->owner_dead = json_object_get(c->args, "owner-dead");
 	options->force = options->owner_dead || json_object_get(c->args, "force");
-	options->drop_missing = json_object_get(c->args, "drop-missing");
 }
 
 static int assign_to_us(struct command *c, const struct found_pool *found)
@@ -336,7 +335,7 @@ static int assign_to_us(struct command *c, const struct found_pool *found)
 		return rc;
 	import_options_fill(c, found, &options);
 	rc = pool_may_open(engine, &options, &c->error);
-	if (rc || (ours && !options.owner_dead && !options.drop_missing))
+	if (rc || (ours && !options.owner_dead))
 		return rc;
 	rc = command_lock(c, s->name, &lock, &c->error);
 	if (rc == -EAGAIN)
@@ -494,7 +493,6 @@ int command_pool_destroy(struct command *c)
 	if (!rc) {
 		open_options_fill(c, &held.found, &options);
 		options.background = false;
-		options.drop_missing = true;
 		rc = pool_destroy(held.engine, &options, &c->error);
 	}
 	if (!rc) {

@@ -39,9 +39,6 @@ static const struct parameter pool_import_args[] = {
 	FORCE("take it from another host, which must be dead or fenced"),
 	{"owner-dead", VALUE_FLAG, 0, 0, 0, NULL,
 		"all hosts that had it are known to be dead or fenced: what they held is free"},
-	{"drop-missing", VALUE_FLAG, 0, 0, 0, NULL,
-		"devices that are missing are gone for good: go on without them, and without "
-		"what cannot be read then"},
 	END};
 static const struct parameter one_pool[] = {POOL, END};
 static const struct parameter pool_export_args[] = {

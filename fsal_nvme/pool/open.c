@@ -4,9 +4,7 @@
  *
  *   find      every device's header and labels; the label with the greatest (epoch, sequence) is
  *             the pool's; its devices are the members
- *   count     more than m active members missing: these could be an old minority; refused. So are
- *             fewer, when those that were dropped before make more than m of them: a writer drops
- *             what is missing, and what was written before the first one went may need it
+ *   count     more than m active members missing: these could be an old minority; refused
  *   owner     closed, known dead, or a process of this boot: no wait. Else the old owner's beat is
  *             watched for 10 s
  *   claim     a label of a later epoch on all members, in a place that no owner uses that may
@@ -201,12 +199,12 @@ static unsigned count_lost(const struct opening *o)
 	return lost;
 }
 
-static unsigned count_state(const struct opening *o, enum device_state state)
+static unsigned count_active(const struct opening *o)
 {
 	unsigned count = 0;
 
 	for (unsigned i = 0; i < o->pool->device_count; i++)
-		count += o->best.devices[i].state == state;
+		count += o->best.devices[i].state == DEVICE_ACTIVE;
 	return count;
 }
 
@@ -227,7 +225,7 @@ static void name_lost(const struct opening *o, char *text, size_t size)
 
 static int check_enough(const struct opening *o)
 {
-	unsigned missing = count_lost(o), active = count_state(o, DEVICE_ACTIVE);
+	unsigned missing = count_lost(o), active = count_active(o);
 	char names[300];
 
 	if (active > missing && missing <= o->pool->m)
@@ -236,24 +234,6 @@ static int check_enough(const struct opening *o)
 	return error_set(o->error, -EIO, o->pool->label.name,
 		"%u of %u active devices are missing, at most %u may be; attach device%s", missing,
 		active, o->pool->m, names);
-}
-
-/* What is lost now may come back; dropped, it is lost for good. With at most parity gone altogether
- * that costs nothing. */
-static int check_drops(const struct opening *o)
-{
-	unsigned lost = count_lost(o), dropped = count_state(o, DEVICE_DROPPED);
-	const char *name = o->pool->label.name;
-	char names[200];
-
-	if (!lost || lost + dropped <= o->pool->m || o->options->drop_missing)
-		return 0;
-	name_lost(o, names, sizeof(names));
-	return error_set(o->error, -ECANCELED, name,
-		"%u devices are missing or take no writes, %u were dropped before: with more than "
-		"%u gone older data is lost; attach device%s; only if they are gone for good, "
-		"`millrace pool import --drop-missing %s` goes on without them",
-		lost, dropped, o->pool->m, names, name);
 }
 
 static int count_members(struct opening *o)
@@ -276,7 +256,7 @@ static int count_members(struct opening *o)
 	}
 	if (members_usable(pool) < pool->m + 1)
 		pool->read_only = true;
-	return pool->read_only ? 0 : check_drops(o);
+	return 0;
 }
 
 /* --- owner ------------------------------------------------------------------------------------ */
@@ -376,7 +356,7 @@ static int check_losses(struct opening *o)
 	unsigned lost = count_lost(o);
 
 	if (lost <= pool->m)
-		return check_drops(o);
+		return 0;
 	return error_set(o->error, -EIO, pool->label.name,
 		"%u of its active devices are missing or take no writes, at most %u may be", lost,
 		pool->m);

@@ -7,7 +7,8 @@
  *
  * A page that is not there is fetched once however many ask: an entry without bytes holds the list
  * of those who wait. The chunk's own copy is read first, then those on the parity chunks, until one
- * is the page that it should be; broken copies met on the way are rewritten.
+ * is the page that it should be; broken copies met on the way are rewritten. Copies on dropped
+ * devices come last.
  */
 #include "pool/read.h"
 
@@ -45,6 +46,7 @@ struct fetch {
 	struct page_entry *entry; /* not in the ring yet; nobody else frees it */
 	void *buffer;
 	unsigned copy; /* being read */
+	bool last_resort; /* of dropped devices */
 	uint32_t broken; /* copies to be rewritten */
 	bool repair;
 	struct checksum_page page;
@@ -323,22 +325,37 @@ static void fetch_end(struct fetch *fetch, int result)
 
 static void fetch_done(struct io *io);
 
-/* Reads the next copy, from fetch->copy on, whose device can be used. */
+/* The chunk of the next copy to read, from fetch->copy on; -1: there is none. */
+static int fetch_next(struct fetch *fetch)
+{
+	for (;; fetch->copy++) {
+		int chunk = page_copy_chunk(fetch->segment, fetch->entry->chunk, fetch->copy);
+		bool last = fetch->last_resort;
+
+		if (chunk < 0 && last)
+			return -1;
+		if (chunk < 0) {
+			fetch->last_resort = true;
+			fetch->copy = 0;
+			chunk = fetch->entry->chunk;
+			last = true;
+		}
+		if (last ? chunk_last_resort(fetch->pool, fetch->segment, (unsigned)chunk)
+			 : chunk_usable(fetch->pool, fetch->segment, (unsigned)chunk))
+			return chunk;
+	}
+}
+
 static void fetch_read(struct fetch *fetch)
 {
 	const struct page_entry *entry = fetch->entry;
 	struct io *io = &fetch->io;
 	struct member *member;
-	int chunk;
+	int chunk = fetch_next(fetch);
 
-	for (;; fetch->copy++) {
-		chunk = page_copy_chunk(fetch->segment, entry->chunk, fetch->copy);
-		if (chunk < 0) {
-			fetch_end(fetch, -EIO);
-			return;
-		}
-		if (chunk_usable(fetch->pool, fetch->segment, (unsigned)chunk))
-			break;
+	if (chunk < 0) {
+		fetch_end(fetch, -EIO);
+		return;
 	}
 	member = segment_member(fetch->pool, fetch->segment, (unsigned)chunk);
 	io_prepare(io, IO_READ, member->device,
@@ -348,6 +365,16 @@ static void fetch_read(struct fetch *fetch)
 	io->done = fetch_done;
 	io->data = fetch;
 	io_submit(fetch->pool->engine, &io, 1);
+}
+
+static void note_broken(struct fetch *fetch, unsigned chunk, const struct io *io)
+{
+	if (io->result)
+		chunk_read_failed(fetch->pool, fetch->segment, chunk, io->offset, 1, io->result);
+	else
+		chunk_rotten(fetch->pool, fetch->segment, chunk, io->offset, 1);
+	if (!io->result || io->result == -EIO)
+		fetch->broken |= UINT32_C(1) << fetch->copy;
 }
 
 static void fetch_done(struct io *io)
@@ -362,12 +389,8 @@ static void fetch_done(struct io *io)
 		fetch_end(fetch, 0);
 		return;
 	}
-	if (io->result)
-		chunk_read_failed(fetch->pool, fetch->segment, chunk, io->offset, 1, io->result);
-	else
-		chunk_rotten(fetch->pool, fetch->segment, chunk, io->offset, 1);
-	if (!io->result || io->result == -EIO)
-		fetch->broken |= UINT32_C(1) << fetch->copy;
+	if (!fetch->last_resort)
+		note_broken(fetch, chunk, io);
 	fetch->copy++;
 	fetch_read(fetch);
 }

@@ -72,8 +72,6 @@ struct pool_open_options {
 	bool import; /* an exported pool is taken too */
 	bool force; /* open although another host owns it */
 	bool owner_dead; /* all earlier owners are known to be fenced or dead */
-	bool drop_missing; /* write although devices are missing that, with those dropped before,
-			      are more than parity: they are lost for good, and what needs them */
 	size_t row_memory; /* bytes of rows being written; 0: 64 MiB */
 	size_t page_cache; /* bytes of checksum pages; 0: 64 MiB */
 	size_t metadata_limit; /* bytes an environment may take; 0: 16 GiB */
@@ -81,8 +79,7 @@ struct pool_open_options {
 	bool background; /* threads of the pool run pool_maintain() and the label's beat */
 };
 
-/* -EIO: too few of its devices are there. -ECANCELED: not without drop_missing. -EBUSY: another
- * owner. -ENOENT: no device of it. */
+/* -EIO: too few of its devices are there. -EBUSY: another owner. -ENOENT: no device of it. */
 int pool_open(struct engine *engine, const struct pool_open_options *options, struct pool **pool,
 	struct error *error);
 /* Whether pool_open() would find devices enough: what it says of them, by their labels alone. */

@@ -120,6 +120,9 @@ void repairs_begin(struct repairs *repairs, struct engine *engine);
 void repairs_end(struct repairs *repairs);
 
 bool chunk_usable(struct pool *pool, const struct segment *segment, unsigned chunk);
+/* On a dropped device that is there. What it has may be old, or slow to come: it is asked when all
+ * others have not been enough, and believed where checksums prove it. */
+bool chunk_last_resort(struct pool *pool, const struct segment *segment, unsigned chunk);
 /* Counts, and logs now and then, what a chunk's device did to a run of its blocks. */
 void chunk_read_failed(struct pool *pool, const struct segment *segment, unsigned chunk,
 	uint64_t offset, unsigned blocks, int error);
@@ -167,6 +170,7 @@ struct band {
 	uint64_t block; /* of the chunks' cells; all in one page */
 	unsigned count;
 	bool repair; /* of checksum pages on the way */
+	bool last_resort; /* dropped devices are asked, too */
 	_Atomic unsigned pending;
 	void (*done)(struct band *band);
 	void *data;

@@ -20,6 +20,13 @@ bool chunk_usable(struct pool *pool, const struct segment *segment, unsigned chu
 	return member && member_usable(member);
 }
 
+bool chunk_last_resort(struct pool *pool, const struct segment *segment, unsigned chunk)
+{
+	struct member *member = segment_member(pool, segment, chunk);
+
+	return member && member->device && atomic_load(&member->state) == DEVICE_DROPPED;
+}
+
 /* --- counting and logging ----------------------------------------------------------------- */
 
 /* Whether the count, which grew by `by`, passed a power of two. */

@@ -3,7 +3,8 @@
  * Blocks from the other chunks. A rebuild reads the same blocks of the chunks that are wanted and
  * of as many others as make k, data first, in waves: what turns out bad in one wave is made up for
  * by more chunks in the next, until there is enough or nobody is left. Each source block is proven
- * by its own checksum before it is used, and so is each result.
+ * by its own checksum before it is used, and so is each result. The last wave goes to devices that
+ * were dropped, where they are there: they have what they had before.
  */
 #include "pool/read.h"
 
@@ -70,14 +71,14 @@ static void source_judge(struct source *source)
 	unsigned chunk = (unsigned)(source - band->sources);
 	uint64_t bad;
 
-	if (source->io.result)
+	if (source->io.result && chunk_usable(band->pool, band->segment, chunk))
 		chunk_read_failed(band->pool, band->segment, chunk, source->io.offset, band->count,
 			source->io.result);
 	if (source->result || source->sums_result)
 		return;
 	bad = blocks_bad(source->memory, source->sums, band->count);
 	source->good = low_bits(band->count) & ~bad;
-	if (bad)
+	if (bad && chunk_usable(band->pool, band->segment, chunk))
 		chunk_rotten(band->pool, band->segment, chunk, source->io.offset,
 			(unsigned)__builtin_popcountll(bad));
 }
@@ -112,7 +113,8 @@ static int source_prepare(struct source *source, unsigned chunk)
 	struct band *band = source->band;
 	size_t length = (size_t)band->count * BLOCK_SIZE;
 
-	if (!chunk_usable(band->pool, band->segment, chunk))
+	if (!chunk_usable(band->pool, band->segment, chunk) &&
+		!(band->last_resort && chunk_last_resort(band->pool, band->segment, chunk)))
 		return -ENODEV;
 	source->memory = buffer_alloc(band->pool->engine, length);
 	if (!source->memory)
@@ -311,6 +313,18 @@ static uint32_t next_sources(const struct band *band, uint32_t set, unsigned lac
 	return set;
 }
 
+/* All chunks on devices that were dropped. */
+static uint32_t last_sources(const struct band *band)
+{
+	unsigned width = segment_width(band->segment);
+	uint32_t set = 0;
+
+	for (unsigned i = 0; i < width; i++)
+		if (!band->sources[i].memory && chunk_last_resort(band->pool, band->segment, i))
+			set |= UINT32_C(1) << i;
+	return set;
+}
+
 /* The wanted chunks, be it for their checksums alone, and as many others as make k. */
 static uint32_t first_sources(const struct rebuild *rebuild)
 {
@@ -350,9 +364,13 @@ static void rebuild_chunk(struct rebuild *rebuild, unsigned chunk)
 static void rebuild_wave(struct band *band)
 {
 	struct rebuild *rebuild = band->data;
-	uint32_t more = next_sources(band, 0, lacking(rebuild));
-	unsigned width = segment_width(band->segment);
+	unsigned width = segment_width(band->segment), lack = lacking(rebuild);
+	uint32_t more = next_sources(band, 0, lack);
 
+	if (!more && lack && !band->last_resort) {
+		band->last_resort = true;
+		more = last_sources(band);
+	}
 	if (more) {
 		band_read(band, more, rebuild_wave);
 		return;

@@ -82,7 +82,7 @@ static void a_dropped_device(void **state)
 {
 	status.devices[0].state = DEVICE_DROPPED;
 	advise(2);
-	says(0, "1 more may be lost; 0 of 10", "attach what is missing");
+	says(0, "1 more may be lost; 0 of 10", "keep the others attached");
 	forget(NULL);
 	status.devices[1].state = DEVICE_DROPPED;
 	advise(3);
@@ -102,7 +102,7 @@ static void fewer_than_a_segment_wants(void **state)
 	status.device_count = 6;
 	status.devices[0].state = DEVICE_DROPPED;
 	advise(2);
-	says(0, "new ones have fewer data chunks", "attach what is missing");
+	says(0, "new ones have fewer data chunks", "keep the others attached");
 }
 
 static void too_few_to_write(void **state)

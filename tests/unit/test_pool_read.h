@@ -451,6 +451,7 @@ static inline uint64_t total(const struct fixture *f, size_t field)
 
 /* --- lost devices ------------------------------------------------------------------------- */
 
+/* Dead; and dropped for it, or not yet. */
 static inline void lose(struct fixture *f, unsigned set, bool dropped)
 {
 	for (unsigned c = 0; c < width(f); c++) {
@@ -458,8 +459,7 @@ static inline void lose(struct fixture *f, unsigned set, bool dropped)
 			continue;
 		if (dropped)
 			atomic_store(&member_of(f, c)->state, DEVICE_DROPPED);
-		else
-			sim_kill_device(f->world, device_name(f, c));
+		sim_kill_device(f->world, device_name(f, c));
 	}
 }
 

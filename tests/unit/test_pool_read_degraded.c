@@ -59,6 +59,29 @@ static void test_each_set_of_dropped_devices(void **state)
 	each_loss(&small, true);
 }
 
+/* They are asked when all others are not enough, and proven as any other. */
+static void test_dropped_devices_that_are_there(void **state)
+{
+	struct fixture f;
+
+	start(&f, &small);
+	for (unsigned set = 0; set < 1u << width(&f); set++) {
+		forget_pages(&f);
+		lose(&f, set, true);
+		for (unsigned c = 0; c < width(&f); c++)
+			sim_revive_device(f.world, device_name(&f, c));
+		assert_int_equal(read_everything(&f), 0);
+		find_again(&f);
+	}
+	lose(&f, 7, true);
+	sim_revive_device(f.world, device_name(&f, 0));
+	rot_block(&f, 0, 7);
+	assert_int_equal(read_block(&f, 0, 7), -EIO);
+	assert_int_equal(read_block(&f, 0, 6), 0);
+	assert_int_equal(TOTAL(&f, repaired), 0);
+	finish(&f);
+}
+
 static void test_long_reads_with_devices_lost(void **state)
 {
 	struct fixture f;
@@ -411,6 +434,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_each_set_of_dead_devices),
 		cmocka_unit_test(test_each_set_of_dropped_devices),
+		cmocka_unit_test(test_dropped_devices_that_are_there),
 		cmocka_unit_test(test_long_reads_with_devices_lost),
 		cmocka_unit_test(test_a_long_read_reads_no_device_twice),
 		cmocka_unit_test(test_each_set_of_rotten_blocks),
