@@ -93,7 +93,7 @@ static uint64_t nanoseconds_of(clockid_t clock)
 
 static uint64_t uring_clock(struct engine *engine)
 {
-	return nanoseconds_of(CLOCK_MONOTONIC);
+	return nanoseconds_of(CLOCK_BOOTTIME); /* a host that was suspended has been away */
 }
 
 static uint64_t uring_time(struct engine *engine)

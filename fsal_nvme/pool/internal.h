@@ -548,6 +548,9 @@ struct pool {
 	_Atomic uint64_t image_room; /* bytes that a volume's image may take */
 	_Atomic uint64_t own_room; /* bytes that the pool's own may take */
 	_Atomic uint64_t image_unit; /* bytes of a segment, as these two are counted in */
+	/* pool_maintain(), after a checkpoint that failed: when the next one, how long after, and
+	 * with how many free segments it was not possible */
+	uint64_t checkpoint_after, checkpoint_pause, checkpoint_left;
 	struct image_row durable_root; /* as all devices have it; label.root may be a later one;
 					  maintain_lock */
 	uint64_t largest_image; /* bytes, of those of volumes that may be changed; maintain_lock */

@@ -8,6 +8,9 @@
 
 #include "pool/env.h"
 
+#define PAUSE_FIRST (UINT64_C(1000) * 1000 * 1000)
+#define PAUSE_MOST (64 * PAUSE_FIRST)
+
 /* Urgent: behind it comes the checkpoint that makes room in the journal, and nobody else does. */
 static int round_of_work(struct pool *pool)
 {
@@ -18,6 +21,29 @@ static int round_of_work(struct pool *pool)
 	if (!rc)
 		rc = segment_restock(pool);
 	txn_urgent_end();
+	return rc;
+}
+
+/* One that fails has used room in the journal, and will fail again while nothing was freed: the
+ * pauses grow. */
+static int try_checkpoint(struct pool *pool)
+{
+	uint64_t now = engine_clock(pool->engine), left = place_capacity(pool);
+	int rc;
+
+	if (now < pool->checkpoint_after && left <= pool->checkpoint_left)
+		return -ENOSPC;
+	rc = pool_checkpoint(pool);
+	if (rc) {
+		pool->checkpoint_pause =
+			pool->checkpoint_pause ? 2 * pool->checkpoint_pause : PAUSE_FIRST;
+		if (pool->checkpoint_pause > PAUSE_MOST)
+			pool->checkpoint_pause = PAUSE_MOST;
+		pool->checkpoint_after = now + pool->checkpoint_pause;
+		pool->checkpoint_left = left;
+	} else {
+		pool->checkpoint_pause = pool->checkpoint_after = 0;
+	}
 	return rc;
 }
 
@@ -38,7 +64,7 @@ int pool_maintain(struct pool *pool)
 	checkpoint_measure(pool);
 	pthread_mutex_unlock(&pool->maintain_lock);
 	if (journal_wants_checkpoint(pool)) /* all the more when the round lacked room in it */
-		checkpoint = pool_checkpoint(pool);
+		checkpoint = try_checkpoint(pool);
 	if (checkpoint)
 		journal_refuse(pool);
 	return rc ? rc : checkpoint;
@@ -58,7 +84,7 @@ static bool wait_for_work(struct pool *pool)
 	struct timespec until;
 	bool go_on;
 
-	clock_gettime(CLOCK_REALTIME, &until);
+	clock_gettime(CLOCK_MONOTONIC, &until);
 	until.tv_sec++;
 	pthread_mutex_lock(&pool->wake_lock);
 	while (!pool->wanted && !pool->stopping)

@@ -611,8 +611,9 @@ static int take_over(struct opening *o, struct journal_position *start, uint64_t
 			strerror(-rc));
 	rc = beat_still_ours(pool);
 	if (rc)
-		return error_set(o->error, rc, pool->label.name,
-			"another host has taken it over while it was opened");
+		return error_set(o->error, rc, pool->label.name, "%s",
+			rc == -ESTALE ? "another host has taken it over while it was opened"
+				      : "the labels of too few devices can be read");
 	recover_note_owners(pool);
 	span = &pool->label.spans[pool->label.span_count - 1];
 	rc = journal_start(pool, start, pool->label.replay.position, span->window);
@@ -688,6 +689,7 @@ static int open_for_reading(struct opening *o)
 static int pool_new(struct opening *o)
 {
 	struct pool *pool = calloc(1, sizeof(*pool));
+	pthread_condattr_t monotonic;
 
 	if (!pool)
 		return -ENOMEM;
@@ -713,7 +715,10 @@ static int pool_new(struct opening *o)
 	pthread_mutex_init(&pool->row_lock, NULL);
 	pthread_mutex_init(&pool->maintain_lock, NULL);
 	pthread_mutex_init(&pool->wake_lock, NULL);
-	pthread_cond_init(&pool->wake, NULL);
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(&pool->wake, &monotonic);
+	pthread_condattr_destroy(&monotonic);
 	chores_init(pool);
 	pool->scratch_dir = strdup(o->options->scratch_dir ? o->options->scratch_dir : "/dev/shm");
 	return pool->scratch_dir ? 0 : -ENOMEM;

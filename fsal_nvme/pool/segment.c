@@ -304,6 +304,22 @@ static int reserve_one(struct txn *txn, struct segment **segment)
 	return rc;
 }
 
+/*
+ * They are recorded. An owner that was paused meanwhile has reserved nothing: its journal window
+ * may be one that its successor left behind. Where that cannot be told they stay reserved until the
+ * next opening.
+ */
+static int make_sure(struct pool *pool, struct segment **list, unsigned count, uint64_t lsn)
+{
+	int rc = pool_sync(pool, lsn);
+
+	if (!rc)
+		rc = beat_still_ours(pool);
+	for (unsigned i = 0; rc && i < count; i++)
+		segment_put(list[i]);
+	return rc;
+}
+
 /* Reserves up to `wanted` segments, durable; list[i] with a reference each. */
 static int reserve(struct pool *pool, struct segment **list, unsigned wanted, unsigned *count)
 {
@@ -321,21 +337,16 @@ static int reserve(struct pool *pool, struct segment **list, unsigned wanted, un
 	}
 	if (rc == -ENOSPC && *count)
 		rc = 0;
-	if (rc) {
+	if (rc)
 		txn_abort(txn);
-	} else {
+	else
 		rc = txn_commit(txn, &lsn);
-		if (!rc)
-			rc = pool_sync(pool, lsn);
-		/* An owner that was paused meanwhile has reserved nothing: its journal window may
-		 * be one that its successor left behind. */
-		if (!rc)
-			rc = beat_still_ours(pool);
-	}
-	if (rc) {
+	if (rc)
 		forget_reserved(pool, list, *count);
+	else
+		rc = make_sure(pool, list, *count, lsn);
+	if (rc)
 		*count = 0;
-	}
 	return rc;
 }
 
@@ -436,13 +447,23 @@ uint64_t segment_reserve(struct pool *pool)
 	return images > pool->reserve_segments ? images : pool->reserve_segments;
 }
 
-/* Data leaves the reserve alone, the compactor what the images need, the images nothing. */
-static bool may_take(struct pool *pool, enum segment_purpose purpose, bool reserved)
+/* Data leaves the reserve alone, the compactor what the images need, the images nothing: how many
+ * segments of each kind are left beside that; less than none when it was used up. */
+static int64_t left_for(struct pool *pool, enum segment_purpose purpose, bool reserved)
 {
+	uint64_t kept = reserved ? atomic_load(&pool->image_segments) : segment_reserve(pool);
+
 	if (purpose != PURPOSE_DATA)
-		return true;
-	return place_capacity(pool) + segment_stock(pool) >
-	       (reserved ? atomic_load(&pool->image_segments) : segment_reserve(pool));
+		return INT64_MAX;
+	return (int64_t)(place_capacity(pool) + segment_stock(pool)) - (int64_t)kept;
+}
+
+/* Of several who took one at the same time some may have taken what is not theirs. */
+static int give_back(struct pool *pool, struct segment *segment)
+{
+	int rc = stock_push(pool, segment) ? 0 : discard(pool, segment);
+
+	return rc ? rc : -ENOSPC;
 }
 
 int segment_take(struct pool *pool, uint32_t volume, enum segment_purpose purpose, bool reserved,
@@ -451,7 +472,7 @@ int segment_take(struct pool *pool, uint32_t volume, enum segment_purpose purpos
 	unsigned count = 0;
 	int rc;
 
-	if (!may_take(pool, purpose, reserved))
+	if (left_for(pool, purpose, reserved) <= 0)
 		return -ENOSPC;
 	rc = stock_take(pool, segment);
 	/* An image takes many: one record for a stock of them. */
@@ -463,6 +484,8 @@ int segment_take(struct pool *pool, uint32_t volume, enum segment_purpose purpos
 		rc = reserve(pool, segment, 1, &count);
 	if (rc)
 		return rc;
+	if (left_for(pool, purpose, reserved) < 0)
+		return give_back(pool, *segment);
 	pthread_mutex_lock(&(*segment)->lock);
 	(*segment)->row.volume = volume;
 	(*segment)->row.purpose = (uint8_t)purpose;

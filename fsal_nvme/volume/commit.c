@@ -141,7 +141,7 @@ static void slot_lose(struct slot *slot)
 	file->losses++;
 	file->untold = true;
 	/* Who begins a commit from here on is answered with the new verifier. */
-	atomic_fetch_add(&volume->losses, 1);
+	atomic_fetch_add(&volume->volumes->losses, 1);
 	if (!view_begin(volume->env, &view)) {
 		if (!inode_get(volume, view, file->ino, &inode))
 			file->extents = inode.extents;

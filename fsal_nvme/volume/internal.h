@@ -55,6 +55,7 @@ struct volumes {
 	pthread_mutex_t lanes_lock;
 	pthread_cond_t lanes_changed; /* one was closed, or is not busy any more */
 	struct lane *lanes; /* lanes_lock */
+	_Atomic uint64_t losses; /* of all volumes, also of those that were closed */
 };
 
 struct volume {
@@ -67,7 +68,6 @@ struct volume {
 	struct volume_row row;
 	_Atomic bool writable;
 	_Atomic(const char *) turn; /* what has it: an ingest or the sealing; or NULL */
-	_Atomic uint64_t losses;
 	_Atomic uint64_t lsn; /* the last that changed this volume */
 	uint64_t syncs; /* sync_lock: calls of volume_sync() */
 	_Atomic uint64_t generation; /* grows when extents that a reader may know went away */

@@ -409,7 +409,7 @@ bool volume_is_read_only(const struct volume *volume)
 
 uint64_t volume_losses(const struct volume *volume)
 {
-	return atomic_load(&volume->losses);
+	return atomic_load(&volume->volumes->losses);
 }
 
 int volume_statfs(struct volume *volume, struct volume_space *space)

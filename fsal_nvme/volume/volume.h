@@ -96,7 +96,8 @@ int volume_seal(struct volume *volume, struct error *error);
 struct pool *volume_pool(const struct volume *volume);
 const struct volume_row *volume_row(const struct volume *volume); /* as of opening or sealing */
 bool volume_is_read_only(const struct volume *volume);
-/* How often unstable writes of this volume were lost since it was opened: part of the verifier. */
+/* How often unstable writes were lost, of this volume or another one of these `volumes`: part of
+ * the verifier, which does not go back when a volume is closed and opened again. */
 uint64_t volume_losses(const struct volume *volume);
 
 struct volume_space {

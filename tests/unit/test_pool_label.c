@@ -178,11 +178,38 @@ static void an_owner_stops_when_there_is_a_later_one(void **state)
 	}
 }
 
+/* The segments that were just recorded stay reserved when nobody can tell whether they may be used:
+ * their slots are not given to others, which the next opening would find taken twice. */
+static void a_look_that_fails_gives_no_slots_away(void **state)
+{
+	for (uint64_t n = 1; n < 40; n++) {
+		struct pool *pool;
+		struct fixture f;
+
+		fixture_make(&f, 2, 1, 1, DEVICE_SIZE, n);
+		pool = fixture_must_open(&f);
+		for (unsigned round = 0; round < 3; round++) {
+			struct segment *segment = NULL;
+
+			sim_fail_nth(f.engine, n, -EIO);
+			if (!segment_take(pool, 1, PURPOSE_IMAGE, true, &segment))
+				segment_put(segment);
+			segment_restock(pool);
+			sim_fail_nth(f.engine, 0, 0);
+		}
+		fixture_crash(&f, pool, SIM_KEEP_ALL);
+		pool = fixture_must_open(&f);
+		pool_abandon(pool);
+		fixture_free(&f);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_label_never_lands_over_a_later_one),
 		cmocka_unit_test(a_slow_device_does_not_stop_the_beat),
+		cmocka_unit_test(a_look_that_fails_gives_no_slots_away),
 		cmocka_unit_test(an_owner_stops_when_there_is_a_later_one),
 	};
 
