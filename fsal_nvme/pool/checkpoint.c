@@ -217,7 +217,7 @@ static int checkpoint_root(struct pool *pool)
 /* In segments of `size`. */
 struct needs {
 	uint64_t size;
-	uint64_t most; /* of the largest image */
+	uint64_t copy; /* of the largest image, but for what it has grown: the old one goes then */
 	uint64_t growth; /* of all images, beyond the ones that they replace */
 	uint64_t loaded; /* of all images that may have to be written in one checkpoint */
 };
@@ -227,27 +227,27 @@ static uint64_t segments_of(uint64_t bytes, uint64_t size)
 	return (bytes + size - 1) / size;
 }
 
-static uint64_t note_image(struct needs *needs, uint64_t bytes)
+static void note_copy(struct needs *needs, uint64_t segments)
 {
-	uint64_t segments = segments_of(bytes, needs->size);
-
-	if (segments > needs->most)
-		needs->most = segments;
-	return segments;
+	if (segments > needs->copy)
+		needs->copy = segments;
 }
 
 /* One that has no image yet gets one, however small. */
 static int note_loaded(struct pool *pool, struct env *env, void *data)
 {
 	struct needs *needs = data;
-	uint64_t bytes = env_bytes(env), now, then;
+	uint64_t bytes = env_bytes(env), now, then, growth;
 
 	if (atomic_load(&env->sealed))
 		return 0;
 	now = segments_of(env_image_bytes(env), needs->size);
-	then = note_image(needs, bytes ? bytes : 1);
+	then = segments_of(bytes ? bytes : 1, needs->size);
+	growth = then > now ? then - now : 0;
+	note_copy(needs, then - growth);
 	needs->loaded += then + IMAGE_RECORDS;
-	needs->growth += then > now ? then - now : 0;
+	needs->growth += growth;
+	atomic_store(&env->growth, growth * needs->size);
 	return 0;
 }
 
@@ -300,7 +300,7 @@ static int note_unloaded(struct pool *pool, struct needs *needs)
 	if (rc)
 		atomic_store(&pool->images_known, false);
 	else
-		note_image(needs, pool->largest_image);
+		note_copy(needs, segments_of(pool->largest_image, needs->size));
 	return rc;
 }
 
@@ -360,10 +360,10 @@ void checkpoint_measure(struct pool *pool)
 	if (each_env(pool, note_loaded, &needs) || note_unloaded(pool, &needs))
 		return;
 	own = segments_of(env_bytes(pool->env), o.size);
-	need = ((needs.growth + needs.most + own) * o.now + o.then - 1) / o.then;
+	need = ((needs.growth + needs.copy + own) * o.now + o.then - 1) / o.then;
 	left = all * o.then / o.now;
 	room = minus(left, needs.growth + own);
-	own_room = minus(left, needs.growth + needs.most);
+	own_room = minus(left, needs.growth + needs.copy);
 	if (needs.loaded + own + IMAGE_RECORDS > pool->header.journal_size / 8 / BLOCK_SIZE)
 		room = 0;
 	if (own > root_limit(o.width)) {

@@ -288,8 +288,10 @@ bool env_is_full(struct env *env)
 {
 	uint64_t room = env->volume ? atomic_load(&env->pool->image_room)
 				    : atomic_load(&env->pool->own_room);
+	uint64_t counted = atomic_load(&env->growth), bytes = env_bytes(env);
 
-	return env_bytes(env) >= room || (env->volume && env_memory_full(env)) || env_is_short(env);
+	return (bytes > counted ? bytes - counted : 0) >= room ||
+	       (env->volume && env_memory_full(env)) || env_is_short(env);
 }
 
 bool env_memory_full(struct env *env)

@@ -138,6 +138,7 @@ struct env {
 	struct journal_position replay; /* valid when applied != image_lsn or `changing` */
 
 	_Atomic bool sealed, gone;
+	_Atomic uint64_t growth; /* bytes beyond its last image, as they count in image_room */
 	_Atomic uint64_t change; /* the pool's own: the last pool_change() of this epoch */
 	_Atomic uintptr_t writer; /* thread that holds the write lock, or 0 */
 
