@@ -371,8 +371,10 @@ static int wait_idle(struct pool *pool)
 		beats->idle = &idle;
 	pthread_mutex_unlock(&beats->lock);
 	rc = busy ? event_wait(&idle) : 0;
-	/* Whoever signalled has let go of the lock then. */
+	/* Whoever signalled has let go of the lock then; and nobody signals an event that is gone.
+	 */
 	pthread_mutex_lock(&beats->lock);
+	beats->idle = NULL;
 	pthread_mutex_unlock(&beats->lock);
 	return rc;
 }

@@ -431,6 +431,17 @@ static void keep_bounds(struct volume_file *file)
 	(void)is_crowded(file->volume, 1);
 }
 
+/* A change that failed may have left an overlay, empty. */
+static int note_pending(struct volume_file *file, int r)
+{
+	file_mark_dirty(file);
+	if (r)
+		file_mark_clean(file);
+	else
+		keep_bounds(file);
+	return r;
+}
+
 static int write_check(const struct volume_file *file, uint64_t offset, const struct iovec *iov,
 	unsigned iov_count, size_t length)
 {
@@ -467,13 +478,7 @@ static int write_all(struct writing *w)
 		if (r == -EPERM)
 			r = take_privileges(file);
 	} while (r == -EAGAIN);
-	/* One that failed may have left an overlay, empty. */
-	file_mark_dirty(file);
-	if (r)
-		file_mark_clean(file);
-	else
-		keep_bounds(file);
-	return r;
+	return note_pending(file, r);
 }
 
 int volume_write_with(struct volume_file *file, uint64_t offset, const struct iovec *iov,
@@ -516,13 +521,7 @@ static int punch_all(struct volume_file *file, uint64_t from, uint64_t to, bool 
 		if (r == -EPERM)
 			r = take_privileges(file);
 	} while (r == -EAGAIN);
-	/* One that failed may have left an overlay, empty. */
-	file_mark_dirty(file);
-	if (r)
-		file_mark_clean(file);
-	else
-		keep_bounds(file);
-	return r;
+	return note_pending(file, r);
 }
 
 int volume_punch_with(struct volume_file *file, uint64_t offset, uint64_t length,
