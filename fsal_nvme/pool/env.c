@@ -162,7 +162,7 @@ int env_write_begin(struct env *env, MDB_txn **txn)
 int env_write_commit(struct env *env, MDB_txn *txn)
 {
 	atomic_store(&env->writer, 0);
-	return env_error(env, mdb_txn_commit(txn), "cannot commit");
+	return env_error(env, store_commit(env->store, txn), "cannot commit");
 }
 
 void env_write_abort(struct env *env, MDB_txn *txn)

@@ -89,6 +89,7 @@ struct store {
 	unsigned slots; /* of views, begun or idle */
 	size_t slot_size; /* bytes of one, not less */
 	_Atomic unsigned views; /* begun and not ended */
+	_Atomic uint64_t commits; /* what a view shows was written before it was counted here */
 	struct store *next;
 };
 
@@ -99,6 +100,8 @@ void store_put(struct store *store);
 /* LMDB's error or errno. */
 int store_view_begin(struct store *store, struct view **view);
 void store_view_end(struct store *store, struct view *view);
+/* Ends a write transaction; LMDB's error. */
+int store_commit(struct store *store, MDB_txn *txn);
 
 /* --- room for stores (env_room.c) -------------------------------------------------------------
  *

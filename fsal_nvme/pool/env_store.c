@@ -192,6 +192,16 @@ int store_get(const char *directory, size_t map_size, struct store **store)
 	return store_open(directory, map_size, status.st_dev, store);
 }
 
+/*
+ * LMDB publishes a transaction with a plain store, which orders nothing for those who read what it
+ * wrote: the count does, as each view reads it after it has begun.
+ */
+int store_commit(struct store *store, MDB_txn *txn)
+{
+	atomic_fetch_add_explicit(&store->commits, 1, memory_order_release);
+	return mdb_txn_commit(txn);
+}
+
 static bool store_empty(struct store *store)
 {
 	MDB_envinfo info;
@@ -205,7 +215,7 @@ static bool store_empty(struct store *store)
 		mdb_txn_abort(txn);
 		return false;
 	}
-	return !mdb_txn_commit(txn);
+	return !store_commit(store, txn);
 }
 
 void store_put(struct store *store)
@@ -306,9 +316,11 @@ int store_view_begin(struct store *store, struct view **view)
 
 	*view = idle_view(store);
 	rc = *view ? view_renew(store, *view) : view_make(store, view);
-	if (!rc)
-		atomic_fetch_add(&store->views, 1);
-	return rc;
+	if (rc)
+		return rc;
+	atomic_fetch_add(&store->views, 1);
+	(void)atomic_load_explicit(&store->commits, memory_order_acquire);
+	return 0;
 }
 
 void store_view_end(struct store *store, struct view *view)
