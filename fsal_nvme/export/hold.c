@@ -49,9 +49,15 @@ void hold_names_told(void)
 		hold_until_durable(pool_lsn(nvme.pool));
 }
 
+/*
+ * Of writes that were lost a client has a copy until a COMMIT ends, well or not: told to come again
+ * it finds the new verifier, and writes them once more. Where that fails as well it is an error.
+ */
 static void committed(struct volume_commit *commit, int status)
 {
-	hold_end(container_of(commit, struct hold, commit), status);
+	bool come_again = status == -EIO && commit->again;
+
+	hold_end(container_of(commit, struct hold, commit), come_again ? -EAGAIN : status);
 }
 
 static struct hold *hold_for_commit(void)

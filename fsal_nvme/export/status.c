@@ -53,6 +53,7 @@ nfsstat4 status_nfs(int error)
 	case -ENOSPC:
 		return NFS4ERR_NOSPC;
 	case -ENOMEM:
+	case -EAGAIN:
 		return NFS4ERR_DELAY;
 	default:
 		return NFS4ERR_IO;

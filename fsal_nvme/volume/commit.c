@@ -139,6 +139,7 @@ static void slot_lose(struct slot *slot)
 	file->committing = NULL;
 	file_forget(file);
 	file->losses++;
+	file->failing++;
 	file->untold = true;
 	/* Who begins a commit from here on is answered with the new verifier. */
 	atomic_fetch_add(&volume->volumes->losses, 1);
@@ -224,6 +225,7 @@ static void slot_committed(struct slot *slot, uint64_t lsn)
 
 	pthread_mutex_lock(&file->lock);
 	overlay_advance(file->volume, file->committing, &slot->progress);
+	file->failing = 0;
 	if (lsn)
 		file->lsn = lsn;
 	if (slot->complete) {
@@ -358,8 +360,10 @@ static void slot_judge(struct slot *slot)
 
 	for (struct volume_commit *commit = slot->commits; commit; commit = commit->next) {
 		bool asked_after = commit->losses == file->losses;
+		bool lost = untold || !asked_after;
 
-		commit->status = untold || !asked_after ? -EIO : slot->status;
+		commit->status = lost ? -EIO : slot->status;
+		commit->again = lost && file->failing <= 1;
 		commit->lsn = file->lsn ? file->lsn : atomic_load(&file->volume->lsn);
 		if (asked_after)
 			file->untold = false;

@@ -219,6 +219,7 @@ struct volume_file {
 	uint64_t lsn; /* of the last commit; 0: not known */
 	uint64_t losses; /* how often writes were lost */
 	bool untold; /* nobody who asked after the last time was told */
+	unsigned failing; /* losses since something was committed */
 	struct overlay *active, *committing;
 
 	struct lane_user lane;

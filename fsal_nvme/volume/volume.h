@@ -357,12 +357,14 @@ int volume_seek(struct volume_file *file, uint64_t offset, enum volume_seek what
  * Makes all writes to the file that have returned durable; group-committed with others. Owned by
  * the caller until done(), which runs once, on a thread of the volume or of the engine, or before
  * volume_commit() returns. status: 0; -EIO when writes to the file were lost since it was called,
- * or before and nobody who asked since was told (and volume_losses() has changed); -ENOSPC,
- * -ENOMEM: nothing is lost, commit again.
+ * or before and nobody who asked since was told (and volume_losses() has changed): with `again`,
+ * who has the bytes should write and commit them once more; -ENOSPC, -ENOMEM: nothing is lost,
+ * commit again.
  */
 struct volume_commit {
 	void (*done)(struct volume_commit *commit, int status);
 	void *data; /* the caller's */
+	bool again; /* set with status: writes were lost, and not those before as well */
 	/* the layer's own */
 	struct volume_file *file;
 	struct volume_commit *next;

@@ -591,11 +591,39 @@ static void tells_of_a_loss_all_who_were_waiting(void **state)
 	assert_int_equal(late.written, 0);
 	assert_int_equal(late.told[0], -EIO);
 	assert_int_equal(late.told[1], -EIO);
+	assert_true(late.write.again);
+	assert_true(late.commit.again);
 	assert_int_equal(moves, 2);
 	assert_int_equal(size_of(fixture.volume, volume_file_ino(file)), 0);
 	volume_file_put(other);
 	volume_file_put(file);
 	fail_writes(0);
+	volume_fixture_crash(&fixture, SIM_LOSE_ALL);
+}
+
+static int commit_once(struct volume_file *file, bool *again)
+{
+	late = (struct late){.told = {1, 1}, .commit.done = commit_told};
+	volume_commit(file, &late.commit);
+	*again = late.commit.again;
+	return late.told[1];
+}
+
+/* Who lost writes may write them again; who loses them again is not asked to go on for ever. */
+static void asks_for_lost_writes_once(void **state)
+{
+	struct volume_file *file = make_file("a");
+	bool again;
+
+	assert_int_equal(write_seeded(file, 0, 100 * KIB, 2), 0);
+	fail_writes(-EIO);
+	assert_int_equal(commit_once(file, &again), -EIO);
+	assert_true(again);
+	assert_int_equal(write_seeded(file, 0, 100 * KIB, 2), 0);
+	assert_int_equal(commit_once(file, &again), -EIO);
+	assert_false(again);
+	fail_writes(0);
+	volume_file_put(file);
 	volume_fixture_crash(&fixture, SIM_LOSE_ALL);
 }
 
@@ -902,6 +930,7 @@ int main(void)
 		TEST(takes_privileges_with_a_truncate),
 		TEST(tells_of_a_loss_all_who_were_waiting),
 		TEST(tells_of_a_loss_the_first_who_asks_later),
+		TEST(asks_for_lost_writes_once),
 		TEST(gives_space_back_at_the_last_close),
 		TEST(gives_a_large_file_back_in_the_background),
 		TEST(gives_orphans_back_after_a_crash),
