@@ -382,6 +382,9 @@ void journal_fail(struct pool *pool, int error);
  * others who write labels. */
 int label_write(struct pool *pool);
 
+/* Which of two was written later. */
+bool label_is_newer(const struct label *a, const struct label *b);
+
 /* The labels of one device: every one that decodes, through `each` (return non-zero to stop). */
 int label_read_all(struct engine *engine, struct device *device, const struct device_header *header,
 	int (*each)(void *data, const struct label *label), void *data);

@@ -94,6 +94,11 @@ static int read_block(
 	return io_run(engine, &io);
 }
 
+bool label_is_newer(const struct label *a, const struct label *b)
+{
+	return a->epoch > b->epoch || (a->epoch == b->epoch && a->sequence > b->sequence);
+}
+
 uint64_t label_beat_read(struct pool *pool, uint64_t epoch)
 {
 	void *block = buffer_alloc(pool->engine, BLOCK_SIZE);

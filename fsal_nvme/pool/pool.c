@@ -151,8 +151,7 @@ static int keep_newest(void *data, const struct label *label)
 {
 	struct label *best = data;
 
-	if (!best->device_count || label->epoch > best->epoch ||
-		(label->epoch == best->epoch && label->sequence > best->sequence))
+	if (!best->device_count || label_is_newer(label, best))
 		*best = *label;
 	return 0;
 }

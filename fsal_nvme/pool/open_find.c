@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/* Opening a pool: its devices are found and counted. open.c tells the whole. */
+#include <stdio.h>
+
+#include "pool/opening.h"
+
+/* --- find ------------------------------------------------------------------------------------- */
+
+static int consider(void *data, const struct label *label)
+{
+	struct opening *o = data;
+	struct label *best = &o->best;
+
+	if (o->options->name && strcmp(label->name, o->options->name))
+		return 0;
+	if (best->device_count && memcmp(best->pool, label->pool, 16)) {
+		o->ambiguous = true;
+		return 0;
+	}
+	if (!best->device_count || label_is_newer(label, best))
+		*best = *label;
+	return 0;
+}
+
+static void note_unreadable(struct opening *o, const char *path)
+{
+	size_t used = strlen(o->unreadable);
+
+	log_warning("%s: its header cannot be read", path);
+	snprintf(
+		o->unreadable + used, sizeof(o->unreadable) - used, "%s%s", used ? ", " : "", path);
+}
+
+static int look_at(struct opening *o, const char *path)
+{
+	struct found *f = &o->found[o->found_count];
+	int rc;
+
+	rc = device_open(o->engine, path, DEVICE_READ_ONLY, &f->device, NULL);
+	if (rc)
+		return rc == -ENOMEM || rc == -ESHUTDOWN ? rc : 0;
+	rc = device_header_read(o->engine, f->device, &f->header);
+	if (!rc)
+		rc = label_read_all(o->engine, f->device, &f->header, consider, o);
+	device_close(f->device);
+	f->device = NULL;
+	if (rc == -ENOENT || rc == -EIO)
+		note_unreadable(o, path);
+	if (rc)
+		return rc == -ENOMEM || rc == -ESHUTDOWN ? rc : 0;
+	f->path = path;
+	o->found_count++;
+	return 0;
+}
+
+int opening_find(struct opening *o)
+{
+	const char *name = o->options->name ? o->options->name : "";
+
+	for (unsigned i = 0; i < o->options->path_count; i++) {
+		int rc = look_at(o, o->options->paths[i]);
+
+		if (rc)
+			return error_set(o->error, rc, o->options->paths[i], "%s", strerror(-rc));
+	}
+	if (o->ambiguous)
+		return error_set(o->error, -EEXIST, name,
+			"the devices hold more than one pool of that name; name the devices of "
+			"one");
+	if (!o->best.device_count)
+		return error_set(o->error, -ENOENT, name, "no device of this pool is found");
+	return 0;
+}
+
+static struct found *find_member(struct opening *o, unsigned id)
+{
+	for (unsigned i = 0; i < o->found_count; i++) {
+		struct found *f = &o->found[i];
+
+		if (!memcmp(f->header.pool, o->best.pool, 16) && f->header.id == id &&
+			!memcmp(f->header.uuid, o->best.devices[id].uuid, 16))
+			return f;
+	}
+	return NULL;
+}
+
+static int member_open(struct opening *o, unsigned id)
+{
+	struct member *member = &o->pool->devices[id];
+	struct found *f = find_member(o, id);
+	bool look = o->options->read_only || o->rehearsal;
+	unsigned flags = look ? DEVICE_READ_ONLY : DEVICE_EXCLUSIVE;
+	int rc;
+
+	member->label = o->best.devices[id];
+	atomic_init(&member->state,
+		member->label.state == DEVICE_DROPPED ? DEVICE_DROPPED : DEVICE_MISSING);
+	if (!f)
+		return 0;
+	rc = device_open(o->engine, f->path, flags, &member->device, o->error);
+	if (rc)
+		return rc;
+	member->header = f->header;
+	member->slots_offset = f->header.slots_offset;
+	snprintf(member->path, sizeof(member->path), "%s", f->path);
+	o->pool->header = f->header;
+	atomic_store(&member->state, member->label.state);
+	o->present[id] = true;
+	return 0;
+}
+
+int opening_members(struct opening *o)
+{
+	struct pool *pool = o->pool;
+	int rc = 0;
+
+	pool->label = o->best;
+	memcpy(pool->unreadable, o->unreadable, sizeof(pool->unreadable));
+	pool->device_count = o->best.device_count;
+	for (unsigned i = 0; !rc && i < pool->device_count; i++)
+		rc = member_open(o, i);
+	if (rc == -EBUSY || rc == -EWOULDBLOCK)
+		return error_set(o->error, -EBUSY, pool->label.name, "another process has it open");
+	return rc;
+}
+
+/* --- count ------------------------------------------------------------------------------------ */
+
+/* An opening for writing drops it: it is missing, or took no claim. */
+static bool is_lost(const struct opening *o, unsigned i)
+{
+	return o->best.devices[i].state == DEVICE_ACTIVE &&
+	       (!o->present[i] || atomic_load(&o->pool->devices[i].failing));
+}
+
+unsigned opening_lost(const struct opening *o)
+{
+	unsigned lost = 0;
+
+	for (unsigned i = 0; i < o->pool->device_count; i++)
+		lost += is_lost(o, i);
+	return lost;
+}
+
+static unsigned count_active(const struct opening *o)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < o->pool->device_count; i++)
+		count += o->best.devices[i].state == DEVICE_ACTIVE;
+	return count;
+}
+
+static void name_lost(const struct opening *o, char *text, size_t size)
+{
+	size_t used = 0;
+
+	text[0] = 0;
+	for (unsigned i = 0; i < o->pool->device_count && used + 48 < size; i++) {
+		const struct label_device *d = &o->best.devices[i];
+
+		if (!is_lost(o, i))
+			continue;
+		used += (size_t)snprintf(text + used, size - used, " %u (%02x%02x%02x%02x, %s)", i,
+			d->uuid[0], d->uuid[1], d->uuid[2], d->uuid[3], d->domain);
+	}
+}
+
+static int check_enough(const struct opening *o)
+{
+	unsigned missing = opening_lost(o), active = count_active(o);
+	char names[300];
+
+	if (active > missing && missing <= o->pool->m)
+		return 0;
+	name_lost(o, names, sizeof(names));
+	return error_set(o->error, -EIO, o->pool->label.name,
+		"%u of %u active devices are missing, at most %u may be; attach device%s", missing,
+		active, o->pool->m, names);
+}
+
+int opening_count(struct opening *o)
+{
+	struct pool *pool = o->pool;
+	int rc;
+
+	pool->k = pool->header.data;
+	pool->m = pool->header.parity;
+	rc = check_enough(o);
+	if (rc)
+		return rc;
+	for (unsigned i = 0; i < pool->device_count; i++) {
+		struct member *member = &pool->devices[i];
+
+		member->slot_count = member->label.slot_count;
+		member->slot_map = calloc(member->slot_count, 1);
+		if (!member->slot_map)
+			return -ENOMEM;
+	}
+	if (members_usable(pool) < pool->m + 1)
+		pool->read_only = true;
+	return 0;
+}

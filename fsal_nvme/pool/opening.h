@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * What open.c, open_find.c and open_claim.c share: a pool that is being opened. All functions
+ * return 0 or a negative errno, and tell the opener's `error`.
+ */
+#ifndef MILLRACE_POOL_OPENING_H
+#define MILLRACE_POOL_OPENING_H
+
+#include "pool/internal.h"
+
+struct found {
+	struct device *device;
+	struct device_header header;
+	const char *path;
+};
+
+struct opening {
+	struct engine *engine;
+	const struct pool_open_options *options;
+	struct error *error;
+	struct pool *pool;
+	struct found *found;
+	unsigned found_count;
+	char unreadable[sizeof(((struct pool *)0)->unreadable)]; /* paths that show no header */
+	struct heads heads; /* as found */
+	struct label best; /* of the pool chosen */
+	bool ambiguous;
+	bool rehearsal; /* ends when members are counted, and opens them for reading alone */
+	bool owner_gone; /* the best label's owner can write no more */
+	bool watched; /* it was waited for: it may be alive after all */
+	bool present[POOL_DEVICES_MAX];
+};
+
+/* --- open_find.c ------------------------------------------------------------------------------ */
+
+/* The pool among the paths: o->best is its newest label. */
+int opening_find(struct opening *o);
+/* Its devices, as members of o->pool: exclusively, unless it is only read. -EBUSY: another process
+ * has them. */
+int opening_members(struct opening *o);
+/* Refuses an old minority; below m + 1 usable devices the pool is read-only. */
+int opening_count(struct opening *o);
+/* How many members an opening for writing is going to drop: missing, or not able to take a claim.
+ */
+unsigned opening_lost(const struct opening *o);
+
+/* --- open_claim.c ----------------------------------------------------------------------------- */
+
+/* Ends well when the old owner is gone, or does nothing that this opening has to know of: then the
+ * pool's labels are of a new epoch, and its beat goes. */
+int opening_claim(struct opening *o);
+/* -EBUSY or -ENOSPC as given: the room of earlier owners is used up. Says whose death would help.
+ */
+int opening_refuse_for_others(struct opening *o, int rc);
+
+#endif
