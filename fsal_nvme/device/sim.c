@@ -299,7 +299,11 @@ static int device_fault(const struct io *io)
 		return -ENODEV;
 	if (!io_in_range(io))
 		return -EIO;
-	return io->op == IO_READ ? state->read_error : state->write_error;
+	if (io->op != IO_READ)
+		return state->write_error;
+	if (io->offset < state->bad_to && io->offset + io_length(io) > state->bad_from)
+		return -EIO;
+	return state->read_error;
 }
 
 static int perform(struct sim_world *world, struct io *io)

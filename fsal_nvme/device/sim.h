@@ -142,6 +142,8 @@ bool sim_failed(struct engine *engine);
 /* Each write and flush (reads go on), or each read, of the device fails with `error`; 0 ends it. */
 void sim_fail_device_writes(struct sim_world *world, const char *name, int error);
 void sim_fail_device_reads(struct sim_world *world, const char *name, int error);
+/* Reads that touch these bytes fail with -EIO, and nothing else does; length 0 ends it. */
+void sim_fail_range(struct sim_world *world, const char *name, uint64_t offset, uint64_t length);
 /* The engine's n-th write from now is acknowledged and not stored, or stored at `offset`. */
 void sim_lose_write(struct engine *engine, uint64_t n);
 void sim_misdirect_write(struct engine *engine, uint64_t n, uint64_t offset);

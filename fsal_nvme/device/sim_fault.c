@@ -43,6 +43,14 @@ void sim_fail_device_reads(struct sim_world *world, const char *name, int error)
 	sim_disk(world, name)->state.read_error = error;
 }
 
+void sim_fail_range(struct sim_world *world, const char *name, uint64_t offset, uint64_t length)
+{
+	struct sim_disk_state *state = &sim_disk(world, name)->state;
+
+	state->bad_from = offset;
+	state->bad_to = offset + length;
+}
+
 void sim_lose_write(struct engine *engine, uint64_t n)
 {
 	sim_host(engine)->orders.lose = n;

@@ -36,6 +36,7 @@ struct sim_disk_state {
 	bool dead;
 	uint64_t killed_at;
 	int write_error, read_error;
+	uint64_t bad_from, bad_to; /* what cannot be read */
 	uint64_t delay; /* nanoseconds a request */
 	bool volatile_cache;
 };

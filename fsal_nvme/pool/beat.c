@@ -3,8 +3,9 @@
  * The beat of an owner, and its looks at whether there is a later one. On each member by itself:
  *
  *   look   label area A is read, all of it: a later owner's labels may stand in any place, and
- *          those of a claim that came no further on a few members only. A label of a later epoch
- *          stops the pool; otherwise member->looked becomes the time at which the look began
+ *          those of a claim that came no further on a few members only. Area B is read where A
+ *          cannot be: a claim has ended when it is in both. A label of a later epoch stops the
+ *          pool; otherwise member->looked becomes the time at which the look began
  *   beat   once a second, behind a look, this owner's next beat is written; an opener that sees it
  *          move leaves the pool alone
  *
@@ -105,15 +106,20 @@ static void answer(struct pool *pool, bool over)
 
 static void label_looked_at(struct io *io);
 
+static void prepare_area(struct pulse *p, uint64_t offset)
+{
+	io_prepare(&p->io, IO_READ, p->member->device, offset, p->memory, LABEL_AREA);
+	p->io.done = label_looked_at;
+	p->io.data = p;
+}
+
 /* Under the lock, or as long as it is busy. */
 static void prepare_look(struct pulse *p, uint64_t count)
 {
 	p->again = false;
 	p->count = count;
 	p->began = engine_clock(p->pool->engine);
-	io_prepare(&p->io, IO_READ, p->member->device, LABEL_A_OFFSET, p->memory, LABEL_AREA);
-	p->io.done = label_looked_at;
-	p->io.data = p;
+	prepare_area(p, LABEL_A_OFFSET);
 }
 
 /* Its last look at the beats, unless it is to look again. */
@@ -173,6 +179,11 @@ static void label_looked_at(struct io *io)
 	struct pulse *p = io->data;
 	int rc = io->result;
 
+	if (rc && rc != -ESHUTDOWN && io->offset == LABEL_A_OFFSET) {
+		prepare_area(p, p->member->header.label_b_offset);
+		io_submit(p->pool->engine, &io, 1);
+		return;
+	}
 	if (!rc && is_later(p)) {
 		rc = -ESTALE;
 		pool_fail(p->pool, rc, "another host has taken the pool over");

@@ -89,6 +89,31 @@ static void test_too_few_answers(void **state)
 	}
 }
 
+/* Of m + 1 devices each has to answer. What cannot be read in one area of labels stands in the
+ * other one too, and shows a claim as well. */
+static void test_labels_that_cannot_be_read(void **state)
+{
+	make(1);
+	alpha = host("alpha", 1);
+	beta = host("beta", 2);
+	beta.force = true;
+	for (f.devices = 6; f.devices > 3; f.devices -= f.devices == 6 ? 2 : 1) {
+		host_must_open(&alpha);
+		host_kill(&alpha);
+	}
+	host_must_open(&alpha);
+	for (unsigned i = 0; i < 3; i++)
+		sim_fail_range(f.world, f.names[i], LABEL_A_OFFSET + i * LABEL_SIZE, 512);
+	host_must_set(&alpha, "first", "alpha");
+	sim_pause(alpha.engine, true);
+	host_must_open(&beta);
+	host_must_set(&beta, "second", "beta");
+	sim_pause(alpha.engine, false);
+	assert_int_equal(host_set(&alpha, "late", "alpha"), -ESTALE);
+	beta_has_all_it_wrote();
+	end();
+}
+
 static void alpha_has_just_looked(void *data)
 {
 	for (unsigned i = 0; i < alpha.pool->device_count; i++)
@@ -153,6 +178,7 @@ int main(void)
 		cmocka_unit_test(test_a_claim_on_devices_that_die),
 		cmocka_unit_test(test_too_few_answers),
 		cmocka_unit_test(test_a_second_attempt_waits_too),
+		cmocka_unit_test(test_labels_that_cannot_be_read),
 		cmocka_unit_test(test_labels_of_an_owner_that_wakes_up),
 	};
 
