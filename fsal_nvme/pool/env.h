@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
- * What env.c, env_store.c, env_room.c, env_registry.c, txn.c, image.c and table.c share: LMDB stays
- * behind this page. What stands under "for the rest of pool/" is meant for checkpoint.c, pool.c and
- * journal.c as well.
+ * What env.c, env_store.c, env_room.c, env_registry.c, txn.c, image.c, image_read.c and table.c
+ * share: LMDB stays behind this page. What stands under "for the rest of pool/" is meant for
+ * checkpoint.c, pool.c and journal.c as well.
  */
 #ifndef MILLRACE_POOL_ENV_H
 #define MILLRACE_POOL_ENV_H
