@@ -15,78 +15,122 @@
 
 #define IMAGE_RECORDS 2u /* blocks of journal for an image, besides one for each segment */
 
-static int put_image(struct txn *txn, uint32_t volume, const struct image_row *image,
-	struct image_row *old, bool seal)
+static int put_row(struct txn *txn, uint32_t volume, uint32_t part, const struct image_row *row)
 {
 	uint8_t key[9], value[IMAGE_ROW_SIZE];
 	struct writer w = writer_on(value, sizeof(value));
+
+	image_row_encode(row, &w);
+	assert(!w.overflow);
+	return txn_put(txn, pool_env(txn_pool(txn)), key_image(key, volume, part),
+		(struct bytes){value, sizeof(value)});
+}
+
+/* In place of all parts that there were. */
+static int put_full(struct txn *txn, uint32_t volume, const struct image_row *row, unsigned parts)
+{
+	uint8_t key[9];
+	int rc = put_row(txn, volume, 0, row);
+
+	for (unsigned i = 1; !rc && i < parts; i++)
+		rc = txn_delete(txn, pool_env(txn_pool(txn)), key_image(key, volume, i));
+	return rc;
+}
+
+static int put_seal(struct txn *txn, struct volume_row *row)
+{
+	row->sealed = true;
+	return volume_row_put(txn, row);
+}
+
+/* A delta of an image that is not the newest any more is of no use: -ESTALE. */
+static int put_part(struct txn *txn, struct env *env, const struct image_row *part,
+	struct image *old, bool seal)
+{
+	uint32_t volume = env_volume(env);
 	struct volume_row row;
+	struct image known;
 	int rc = volume_row_get(txn, volume, &row); /* it may be gone by now */
 
+	env_image(env, &known);
 	if (!rc)
 		rc = env_find_image(txn, volume, old);
-	image_row_encode(image, &w);
-	assert(!w.overflow);
-	if (!rc)
-		rc = txn_put(txn, pool_env(txn_pool(txn)), key_image(key, volume, 0),
-			(struct bytes){value, sizeof(value)});
-	if (!rc && seal) {
-		row.sealed = true;
-		rc = volume_row_put(txn, &row);
-	}
-	return rc;
+	if (rc)
+		return rc;
+	if (part->kind == IMAGE_FULL)
+		rc = put_full(txn, volume, part, old->count);
+	else
+		rc = image_lsn(old) == image_lsn(&known) ? put_row(txn, volume, old->count, part)
+							 : -ESTALE;
+	return rc || !seal ? rc : put_seal(txn, &row);
+}
+
+static int count_segment(void *data, struct segment *segment)
+{
+	++*(uint64_t *)data;
+	return 0;
+}
+
+static uint64_t count_part(struct pool *pool, const struct image_row *part)
+{
+	uint64_t count = 0;
+
+	image_each(pool, part, count_segment, &count);
+	return count;
+}
+
+static uint64_t count_deltas(struct pool *pool, const struct image *image)
+{
+	uint64_t count = 0;
+
+	for (unsigned i = 1; i < image->count; i++)
+		count += count_part(pool, &image->parts[i]);
+	return count;
 }
 
 /* The largest image of all is known as long as none that may be it goes, or becomes smaller. */
 static void note_recorded(
-	struct pool *pool, const struct image_row *old, const struct image_row *image, bool seal)
+	struct pool *pool, const struct image *old, const struct image_row *part, bool seal)
 {
-	uint64_t length = seal ? 0 : image->length;
+	uint64_t before = image_length(old);
+	uint64_t length = part->length + (part->kind == IMAGE_DELTA ? before : 0);
 
+	if (part->kind == IMAGE_DELTA)
+		pool->delta_segments += count_part(pool, part);
+	else
+		pool->delta_segments -= count_deltas(pool, old);
+	if (seal)
+		length = 0;
 	if (length >= pool->largest_image)
 		pool->largest_image = length;
-	else if (old->length >= pool->largest_image)
+	else if (before >= pool->largest_image)
 		atomic_store(&pool->images_known, false);
 }
 
-/* Records an image that was written, as the volume's newest, and frees the one before. Durable on
- * return. */
-static int record_image(
-	struct pool *pool, uint32_t volume, const struct image_row *image, bool seal)
+/* Records a part that was written as the newest of the volume's image; a full one frees those
+ * before. Durable on return. */
+static int record_part(struct pool *pool, struct env *env, const struct image_row *part, bool seal)
 {
-	struct image_row old;
+	struct image old;
 	struct txn *txn;
 	uint64_t lsn;
 	int rc = txn_begin(pool, NULL, &txn);
 
 	if (!rc) {
-		rc = put_image(txn, volume, image, &old, seal);
+		rc = put_part(txn, env, part, &old, seal);
 		if (rc)
 			txn_abort(txn);
 		else
 			rc = txn_commit(txn, &lsn);
 	}
 	if (rc) {
-		image_forget(pool, image);
+		image_forget(pool, part);
 		return rc;
 	}
-	note_recorded(pool, &old, image, seal);
+	note_recorded(pool, &old, part, seal);
 	rc = pool_sync(pool, lsn);
-	if (!rc)
+	if (!rc && part->kind == IMAGE_FULL)
 		image_free(pool, &old);
-	return rc;
-}
-
-static int checkpoint_volume(struct pool *pool, struct env *env, bool seal)
-{
-	struct image_row image;
-	struct journal_position from;
-	int rc = image_write(pool, env, &image, &from);
-
-	if (!rc)
-		rc = record_image(pool, env_volume(env), &image, seal);
-	if (!rc)
-		env_set_image(env, &image, &from);
 	return rc;
 }
 
@@ -159,7 +203,7 @@ static int note_replay(struct pool *pool, struct env *env, void *data)
 /* The root's image, written, and from where it is to be replayed. */
 static int write_root(struct pool *pool, struct root *root, struct journal_position *replay)
 {
-	int rc = image_write(pool, pool->env, &root->image, replay);
+	int rc = image_write(pool, pool->env, 0, &root->image, replay);
 
 	if (rc)
 		return rc;
@@ -179,7 +223,7 @@ static int write_root(struct pool *pool, struct root *root, struct journal_posit
  */
 static int write_label(struct pool *pool)
 {
-	struct image_row old = pool->durable_root;
+	struct image old = {.count = 1, .parts = {pool->durable_root}};
 	int rc = label_write(pool);
 
 	if (rc)
@@ -217,7 +261,8 @@ static int checkpoint_root(struct pool *pool)
 /* In segments of `size`. */
 struct needs {
 	uint64_t size;
-	uint64_t copy; /* of the largest image, but for what it has grown: the old one goes then */
+	uint64_t copy; /* of the largest image, but for what it has grown: the old one goes then,
+			  with its deltas */
 	uint64_t growth; /* of all images, beyond the ones that they replace */
 	uint64_t loaded; /* of all images that may have to be written in one checkpoint */
 };
@@ -225,6 +270,15 @@ struct needs {
 static uint64_t segments_of(uint64_t bytes, uint64_t size)
 {
 	return (bytes + size - 1) / size;
+}
+
+static uint64_t segments_of_image(const struct image *image, uint64_t size)
+{
+	uint64_t segments = 0;
+
+	for (unsigned i = 0; i < image->count; i++)
+		segments += segments_of(image->parts[i].length, size);
+	return segments;
 }
 
 static void note_copy(struct needs *needs, uint64_t segments)
@@ -238,10 +292,12 @@ static int note_loaded(struct pool *pool, struct env *env, void *data)
 {
 	struct needs *needs = data;
 	uint64_t bytes = env_bytes(env), now, then, growth;
+	struct image image;
 
 	if (atomic_load(&env->sealed))
 		return 0;
-	now = segments_of(env_image_bytes(env), needs->size);
+	env_image(env, &image);
+	now = segments_of_image(&image, needs->size);
 	then = segments_of(bytes ? bytes : 1, needs->size);
 	growth = then > now ? then - now : 0;
 	note_copy(needs, then - growth);
@@ -252,19 +308,23 @@ static int note_loaded(struct pool *pool, struct env *env, void *data)
 }
 
 /* Of all volumes that may be changed. */
-static int find_largest(struct pool *pool, struct txn *view)
+static int find_images(struct pool *pool, struct txn *view)
 {
 	struct volume_row row = {.id = 0};
-	uint64_t largest = 0;
+	uint64_t largest = 0, deltas = 0;
 	int rc;
 
 	while (!(rc = volume_row_next(view, row.id + 1, &row))) {
-		struct image_row image;
+		struct image image;
 
-		if (!row.sealed && !env_find_image(view, row.id, &image) && image.length > largest)
-			largest = image.length;
+		if (row.sealed || env_find_image(view, row.id, &image))
+			continue;
+		deltas += count_deltas(pool, &image);
+		if (image_length(&image) > largest)
+			largest = image_length(&image);
 	}
 	pool->largest_image = largest;
+	pool->delta_segments = deltas;
 	return rc == -ENOENT ? 0 : rc;
 }
 
@@ -294,7 +354,7 @@ static int note_unloaded(struct pool *pool, struct needs *needs)
 		rc = view_images(pool, &view);
 		if (rc)
 			return rc;
-		rc = find_largest(pool, view);
+		rc = find_images(pool, view);
 		txn_abort(view);
 	}
 	if (rc)
@@ -384,6 +444,45 @@ void checkpoint_expect(struct pool *pool)
 		;
 }
 
+/*
+ * Bytes that a delta of a volume may take; 0: its image has to be a full one. Deltas make loading
+ * longer and take segments, each at least one, so that there are not many: of a volume, and in the
+ * pool as many as data leaves alone at least. They are taken from what no full image may need:
+ * whatever deltas there are, all that the next checkpoint has to write may be full, which frees
+ * them. A delta of an image that is one row costs as much as the image.
+ */
+static uint64_t delta_room(struct pool *pool, struct env *env)
+{
+	uint64_t unit = atomic_load(&pool->image_unit), need = segment_reserve(pool);
+	uint64_t left = place_capacity(pool) + segment_stock(pool), segments, bytes, full;
+	struct image image;
+
+	env_image(env, &image);
+	if (!image.count || image.count == IMAGE_PARTS_MAX || !atomic_load(&pool->images_known))
+		return 0;
+	full = image.parts[0].length;
+	if (full <= unit / pool->header.slot_rows)
+		return 0;
+	segments = minus(left / 2, need);
+	if (segments > minus(pool->reserve_segments, pool->delta_segments))
+		segments = minus(pool->reserve_segments, pool->delta_segments);
+	bytes = minus(full / 4, image_length(&image) - full);
+	return bytes < segments * unit ? bytes : segments * unit;
+}
+
+static int checkpoint_volume(struct pool *pool, struct env *env, bool seal)
+{
+	struct image_row part;
+	struct journal_position from;
+	int rc = image_write(pool, env, seal ? 0 : delta_room(pool, env), &part, &from);
+
+	if (!rc)
+		rc = record_part(pool, env, &part, seal);
+	if (!rc)
+		env_set_image(env, &part, &from);
+	return rc;
+}
+
 static int checkpoint_changed(struct pool *pool, struct env *env, void *data)
 {
 	struct journal_position from;
@@ -410,6 +509,7 @@ int pool_checkpoint(struct pool *pool)
 		return -EROFS;
 	pthread_mutex_lock(&pool->maintain_lock);
 	txn_urgent_begin();
+	checkpoint_measure(pool); /* for deltas */
 	rc = checkpoint_locked(pool);
 	checkpoint_measure(pool);
 	txn_urgent_end();

@@ -84,6 +84,7 @@ void env_free(struct env *env)
 {
 	if (env->replaying)
 		env_write_abort(env, env->replaying);
+	env_changed_end(env);
 	if (env->store)
 		store_put(env->store);
 	pthread_mutex_destroy(&env->lock);
@@ -91,19 +92,14 @@ void env_free(struct env *env)
 	free(env);
 }
 
-int env_fill(struct env *env, const struct image_row *image)
+int env_fill(struct env *env, const struct image *image)
 {
 	int rc = env_attach_store(env);
 
-	if (rc)
-		return rc;
-	if (!image || !image->kind)
-		return 0;
-	env->image_bytes = image->length;
-	return image_load(env->pool, env, image);
+	return rc || !image || !image->count ? rc : image_load(env->pool, env, image);
 }
 
-int env_create(struct pool *pool, uint32_t volume, const struct image_row *image, struct env **env)
+int env_create(struct pool *pool, uint32_t volume, const struct image *image, struct env **env)
 {
 	struct env *made = env_allocate(pool, volume);
 	int rc;
@@ -246,14 +242,11 @@ uint64_t env_bytes(struct env *env)
 	       (uint64_t)STORE_PAGE;
 }
 
-uint64_t env_image_bytes(struct env *env)
+void env_image(struct env *env, struct image *image)
 {
-	uint64_t bytes;
-
 	pthread_mutex_lock(&env->lock);
-	bytes = env->image_bytes;
+	*image = env->image;
 	pthread_mutex_unlock(&env->lock);
-	return bytes;
 }
 
 /* Counting takes time, so the more pages are free the rarer it is done: transactions until then. */
@@ -351,12 +344,15 @@ bool env_replay_from(const struct env *env, struct journal_position *position)
 }
 
 void env_set_image(
-	struct env *env, const struct image_row *image, const struct journal_position *from)
+	struct env *env, const struct image_row *part, const struct journal_position *from)
 {
 	pthread_mutex_lock(&env->lock);
-	assert(image->lsn <= env->applied);
-	env->image_lsn = image->lsn;
-	env->image_bytes = image->length;
+	assert(part->lsn <= env->applied);
+	if (part->kind != IMAGE_DELTA)
+		env->image.count = 0;
+	assert(env->image.count < IMAGE_PARTS_MAX);
+	env->image.parts[env->image.count++] = *part;
+	env->image_lsn = part->lsn;
 	env->replay = *from;
 	pthread_mutex_unlock(&env->lock);
 }

@@ -136,7 +136,7 @@ struct env {
 
 	pthread_mutex_t lock; /* the five below */
 	uint64_t applied, image_lsn;
-	uint64_t image_bytes; /* of its last image; 0: it has none */
+	struct image image; /* its last one */
 	bool changing; /* a commit is between its record and `applied` */
 	struct journal_position replay; /* valid when applied != image_lsn or `changing` */
 
@@ -151,6 +151,8 @@ struct env {
 	uint64_t limit; /* pages that may be in use */
 	unsigned recount, recount_short; /* transactions until the free pages are counted again */
 	bool full, is_short;
+	struct key_set *changed; /* env_changed.c: since an LSN, at most so many bytes; or NULL */
+	uint64_t changed_since, changed_most;
 
 	/* env_registry.c: under pool->volumes_lock */
 	struct env *next;
@@ -183,7 +185,7 @@ bool env_memory_full(struct env *env);
 bool env_is_short(struct env *env);
 /* Of the pages in use; about what its image takes, not less. */
 uint64_t env_bytes(struct env *env);
-uint64_t env_image_bytes(struct env *env); /* of its last image; 0: it has none */
+void env_image(struct env *env, struct image *image); /* its last one */
 /* Around journal_append() of a record that changes `env`, under its write lock. */
 void env_change_begin(struct env *env);
 void env_change_end(struct env *env, uint64_t lsn);
@@ -193,21 +195,35 @@ void env_replayed(struct env *env, uint64_t lsn);
 int env_replay_flush(struct env *env);
 /* For the registry. A new one, loading and without a store; NULL when there is no memory. */
 struct env *env_allocate(struct pool *pool, uint32_t volume);
-/* Gives it its store, and what the image says (NULL or kind 0: nothing). */
-int env_fill(struct env *env, const struct image_row *image);
+/* Gives it its store, and what the image says (NULL: nothing). */
+int env_fill(struct env *env, const struct image *image);
 /* Not listed any more, or never was; changed or not. */
 void env_free(struct env *env);
+
+/* --- keys that have changed (env_changed.c) -----------------------------------------------------
+ *
+ * Under the write lock, all of them.
+ */
+
+struct key_set;
+/* An image of this LSN was loaded: they are noted from here on; and not any more. */
+void env_changed_begin(struct env *env, uint64_t lsn);
+void env_changed_end(struct env *env);
+void env_changed_note(struct env *env, struct bytes key);
+/* A view of `lsn` has begun, and noting begins anew: what was noted, for the caller to free; NULL
+ * when that is not all that changed after `since`. */
+struct key_set *env_changed_take(struct env *env, uint64_t since, uint64_t lsn);
 
 /* --- environments in memory (env_registry.c) --------------------------------------------------
  */
 
 /* The volume's environment, counted, if it is in memory; or NULL. */
 struct env *env_find(struct pool *pool, uint32_t volume);
-/* What the pool's environment knows of a volume: its newest image (kind 0: none) and whether it is
- * sealed. -ENOENT when there is no such volume. */
-int env_describe(struct pool *pool, uint32_t volume, struct image_row *image, bool *sealed);
-/* The row of the volume's image, or kind 0: none; and its key. */
-int env_find_image(struct txn *txn, uint32_t volume, struct image_row *image);
+/* What the pool's environment knows of a volume: its newest image and whether it is sealed. -ENOENT
+ * when there is no such volume. */
+int env_describe(struct pool *pool, uint32_t volume, struct image *image, bool *sealed);
+/* The rows of the volume's image; -EBADMSG when they are not all there. And a row's key. */
+int env_find_image(struct txn *txn, uint32_t volume, struct image *image);
 struct bytes key_image(uint8_t key[9], uint32_t volume, uint32_t part);
 /* A new one without a row yet, loaded and counted, in no list; and into the list. */
 int env_make(struct pool *pool, uint32_t volume, struct env **env);
@@ -260,11 +276,11 @@ struct change {
 int changes_decode(const void *payload, size_t length,
 	int (*each)(void *data, const struct change *change), void *data);
 
-/* The head of an image and its entries, fed in pieces of any size. */
+/* The head of an image's part and its entries, fed in pieces of any size. */
 struct image_head {
 	uint32_t volume, part;
 	uint8_t kind;
-	uint64_t lsn;
+	uint64_t lsn, before; /* before: of a delta, the LSN of the part that it goes on from */
 };
 
 struct image_decoder {
@@ -277,6 +293,7 @@ struct image_decoder {
 	size_t last_length;
 	int (*head_done)(void *data, const struct image_head *head);
 	int (*entry)(void *data, struct bytes key, struct bytes value);
+	int (*deleted)(void *data, struct bytes key); /* deltas have such entries */
 	void *data;
 };
 

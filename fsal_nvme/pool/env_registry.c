@@ -114,26 +114,43 @@ struct bytes key_image(uint8_t key[9], uint32_t volume, uint32_t part)
 	return (struct bytes){key, 9};
 }
 
-int env_find_image(struct txn *txn, uint32_t volume, struct image_row *image)
+/* The first of the volume's rows from this part on. */
+static int seek_part(struct txn *txn, uint32_t volume, uint32_t *part, struct image_row *row)
 {
 	struct env *env = pool_env(txn_pool(txn));
-	uint8_t key[9];
-	struct bytes value;
+	uint8_t wanted[9];
+	struct bytes found, value;
 	struct reader r;
-	int rc;
+	int rc = txn_seek(txn, env, key_image(wanted, volume, *part), &found, &value);
 
-	memset(image, 0, sizeof(*image));
-	rc = txn_get(txn, env, key_image(key, volume, 1), &value);
-	if (rc != -ENOENT)
-		return rc ? rc : -ENOTSUP; /* parts are deltas, which a later version may write */
-	rc = txn_get(txn, env, key_image(key, volume, 0), &value);
+	if (!rc && (found.length != sizeof(wanted) || memcmp(found.data, wanted, 5)))
+		rc = -ENOENT;
 	if (rc)
-		return rc == -ENOENT ? 0 : rc;
+		return rc;
+	r = reader_on((const uint8_t *)found.data + 5, 4);
+	*part = get_key_u32(&r);
 	r = reader_on(value.data, value.length);
-	return image_row_decode(image, &r);
+	return image_row_decode(row, &r);
 }
 
-int env_describe(struct pool *pool, uint32_t volume, struct image_row *image, bool *sealed)
+int env_find_image(struct txn *txn, uint32_t volume, struct image *image)
+{
+	struct image_row row;
+	uint32_t part = 0;
+	int rc;
+
+	image->count = 0;
+	while (!(rc = seek_part(txn, volume, &part, &row))) {
+		if (part != image->count || part == IMAGE_PARTS_MAX ||
+			row.kind != (part ? IMAGE_DELTA : IMAGE_FULL))
+			return -EBADMSG;
+		image->parts[image->count++] = row;
+		part++;
+	}
+	return rc == -ENOENT ? 0 : rc;
+}
+
+int env_describe(struct pool *pool, uint32_t volume, struct image *image, bool *sealed)
 {
 	struct volume_row row;
 	struct txn *view;
@@ -153,14 +170,14 @@ int env_describe(struct pool *pool, uint32_t volume, struct image_row *image, bo
 /* Without locks: the environment is listed as loading, and nobody else touches it. */
 static int registry_load(struct env *env)
 {
-	struct image_row image;
+	struct image image;
 	bool sealed = false;
 	int rc = env_describe(env->pool, env->volume, &image, &sealed);
 
 	if (rc)
 		return rc;
 	atomic_store(&env->sealed, sealed);
-	if (!image.kind)
+	if (!image.count)
 		checkpoint_expect(env->pool);
 	return env_fill(env, &image);
 }

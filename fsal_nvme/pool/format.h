@@ -119,15 +119,36 @@ struct label_owner {
 	uint64_t from, to; /* that part; to 0: not known before the journal is replayed */
 };
 
-/* An image of an environment: its bytes lie in PURPOSE_IMAGE segments, each of which names the
- * next.
- */
+/* A part of an image of an environment: its bytes lie in PURPOSE_IMAGE segments, each of which
+ * names the next. */
 enum image_kind { IMAGE_FULL = 1, IMAGE_DELTA = 2 };
 struct image_row {
 	uint8_t kind;
 	uint64_t lsn, length, hash; /* xxh64 of all bytes */
 	uint64_t segment; /* the first */
 };
+
+/* All of an environment's image: a full one, then deltas, each of what changed since the one
+ * before. */
+#define IMAGE_PARTS_MAX 17u
+struct image {
+	unsigned count; /* 0: there is none */
+	struct image_row parts[IMAGE_PARTS_MAX];
+};
+
+static inline uint64_t image_lsn(const struct image *image)
+{
+	return image->count ? image->parts[image->count - 1].lsn : 0;
+}
+
+static inline uint64_t image_length(const struct image *image)
+{
+	uint64_t length = 0;
+
+	for (unsigned i = 0; i < image->count; i++)
+		length += image->parts[i].length;
+	return length;
+}
 
 enum label_state { LABEL_EXPORTED = 1, LABEL_ASSIGNED = 2, LABEL_OPEN = 3 };
 

@@ -7,7 +7,9 @@
 #define MAGIC_IMAGE 0x31474d49524c494dull /* "MILRIMG1" */
 #define IMAGE_VERSION 1u
 #define HEAD_SIZE 32u
+#define DELTA_HEAD_SIZE 40u
 #define ENTRY_HEAD 6u
 #define TRAILER_SIZE 10u
+#define VALUE_DELETED UINT32_MAX /* the length of no value */
 
 #endif

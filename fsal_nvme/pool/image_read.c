@@ -17,6 +17,13 @@
 /* What a step of decoding says when it needs more bytes than there are. */
 #define MORE 1
 
+static bool head_valid(const struct image_head *head)
+{
+	if (head->kind == IMAGE_FULL)
+		return !head->part;
+	return head->kind == IMAGE_DELTA && head->part && head->before <= head->lsn;
+}
+
 static int decode_head(struct image_decoder *d, struct reader *r)
 {
 	uint8_t zero;
@@ -34,9 +41,10 @@ static int decode_head(struct image_decoder *d, struct reader *r)
 	d->head.part = get_u32(r);
 	reserved = get_u32(r);
 	d->head.lsn = get_u64(r);
-	if (d->head.kind != IMAGE_FULL)
-		return d->head.kind == IMAGE_DELTA ? -ENOTSUP : -EBADMSG;
-	if (zero || reserved)
+	d->head.before = d->head.kind == IMAGE_DELTA ? get_u64(r) : 0;
+	if (r->bad)
+		return MORE;
+	if (zero || reserved || !head_valid(&d->head))
 		return -EBADMSG;
 	d->headed = true;
 	return d->head_done ? d->head_done(d->data, &d->head) : 0;
@@ -63,6 +71,7 @@ static bool key_ascends(const struct image_decoder *d, struct bytes key)
 static int decode_entry(struct image_decoder *d, struct reader *r)
 {
 	struct bytes key, value;
+	bool deleted;
 
 	if (r->end - r->at < 2)
 		return MORE;
@@ -72,6 +81,9 @@ static int decode_entry(struct image_decoder *d, struct reader *r)
 	if (key.length > POOL_KEY_MAX)
 		return -EBADMSG;
 	value.length = get_u32(r);
+	deleted = value.length == VALUE_DELETED && d->head.kind == IMAGE_DELTA;
+	if (deleted)
+		value.length = 0;
 	if (value.length > VALUE_MAX)
 		return -EBADMSG;
 	key.data = get_bytes(r, key.length);
@@ -83,7 +95,7 @@ static int decode_entry(struct image_decoder *d, struct reader *r)
 	memcpy(d->last, key.data, key.length);
 	d->last_length = key.length;
 	d->entries++;
-	return d->entry(d->data, key, value);
+	return deleted ? d->deleted(d->data, key) : d->entry(d->data, key, value);
 }
 
 static int decode_some(struct image_decoder *d)
@@ -141,8 +153,10 @@ void image_decoder_release(struct image_decoder *d)
 
 struct image_loader {
 	struct env *env;
-	const struct image_row *image;
-	uint64_t left; /* bytes of it */
+	const struct image_row *row; /* of the part that is being loaded */
+	unsigned part;
+	uint64_t before; /* LSN of the part before */
+	uint64_t left; /* bytes of the part */
 	MDB_txn *txn; /* NULL between batches */
 	size_t batch; /* bytes in it */
 	struct image_decoder decoder;
@@ -154,7 +168,9 @@ static int load_head(void *data, const struct image_head *head)
 {
 	const struct image_loader *l = data;
 
-	return head->volume == l->env->volume && !head->part && head->lsn == l->image->lsn
+	return head->volume == l->env->volume && head->part == l->part &&
+			       head->kind == l->row->kind && head->lsn == l->row->lsn &&
+			       head->before == l->before
 		       ? 0
 		       : -EBADMSG;
 }
@@ -179,18 +195,36 @@ static int load_commit(struct image_loader *l)
 	return rc;
 }
 
+static int load_begin(struct image_loader *l)
+{
+	return l->txn ? 0 : env_write_begin(l->env, &l->txn);
+}
+
+static int load_some(struct image_loader *l, size_t bytes)
+{
+	l->batch += ENTRY_HEAD + bytes;
+	return l->batch < LOAD_BATCH ? 0 : load_commit(l);
+}
+
 static int load_entry(void *data, struct bytes key, struct bytes value)
 {
 	struct image_loader *l = data;
-	int rc = l->txn ? 0 : env_write_begin(l->env, &l->txn);
+	int rc = load_begin(l);
 
-	if (rc)
-		return rc;
-	rc = env_write_put(l->env, l->txn, key, value, MDB_APPEND);
-	if (rc)
-		return rc;
-	l->batch += ENTRY_HEAD + key.length + value.length;
-	return l->batch < LOAD_BATCH ? 0 : load_commit(l);
+	if (!rc)
+		rc = env_write_put(l->env, l->txn, key, value, l->part ? 0 : MDB_APPEND);
+	return rc ? rc : load_some(l, key.length + value.length);
+}
+
+/* What came and went between two parts is deleted and was never there. */
+static int load_deleted(void *data, struct bytes key)
+{
+	struct image_loader *l = data;
+	int rc = load_begin(l);
+
+	if (!rc)
+		rc = env_write_delete(l->env, l->txn, key);
+	return rc && rc != -ENOENT ? rc : load_some(l, key.length);
 }
 
 static int load_segment(void *data, struct segment *segment)
@@ -223,32 +257,49 @@ static int load_segment(void *data, struct segment *segment)
 
 static int load_segments(struct image_loader *l)
 {
-	int rc = image_each(l->env->pool, l->image, load_segment, l);
+	int rc = image_each(l->env->pool, l->row, load_segment, l);
 
 	if (!rc && l->left)
 		rc = -EBADMSG;
 	if (!rc)
 		rc = image_decode_end(&l->decoder);
-	if (!rc && XXH64_digest(l->hash) != l->image->hash && !format_waive_checksums)
+	if (!rc && XXH64_digest(l->hash) != l->row->hash && !format_waive_checksums)
 		rc = -EBADMSG;
 	return rc ? rc : load_commit(l);
 }
 
-static int load_stream(struct image_loader *l)
+static int load_part(struct image_loader *l, const struct image_row *row)
+{
+	int rc;
+
+	l->row = row;
+	l->left = row->length;
+	l->decoder = (struct image_decoder){
+		.head_done = load_head, .entry = load_entry, .deleted = load_deleted, .data = l};
+	XXH64_reset(l->hash, 0);
+	rc = load_segments(l);
+	image_decoder_release(&l->decoder);
+	if (rc)
+		log_error("volume %u: its image of LSN %llu cannot be loaded: %s", l->env->volume,
+			(unsigned long long)row->lsn, strerror(-rc));
+	l->before = row->lsn;
+	return rc;
+}
+
+static int load_parts(struct image_loader *l, const struct image *image)
 {
 	struct engine *engine = l->env->pool->engine;
 	int rc = -ENOMEM;
 
 	l->piece = buffer_alloc(engine, READ_PIECE);
 	l->hash = XXH64_createState();
-	if (l->piece && l->hash) {
-		XXH64_reset(l->hash, 0);
-		rc = load_segments(l);
-	}
+	if (l->piece && l->hash)
+		rc = 0;
+	for (; !rc && l->part < image->count; l->part++)
+		rc = load_part(l, &image->parts[l->part]);
 	XXH64_freeState(l->hash);
 	if (l->piece)
 		buffer_free(engine, l->piece, READ_PIECE);
-	image_decoder_release(&l->decoder);
 	return rc;
 }
 
@@ -267,23 +318,20 @@ static void load_undo(struct image_loader *l)
 		env_write_commit(l->env, txn);
 }
 
-int image_load(struct pool *pool, struct env *env, const struct image_row *image)
+int image_load(struct pool *pool, struct env *env, const struct image *image)
 {
-	struct image_loader l = {.env = env, .image = image, .left = image->length};
-	int rc = image->kind == IMAGE_FULL ? 0 : -ENOTSUP;
+	struct image_loader l = {.env = env};
+	int rc = load_parts(&l, image);
 
 	assert(env->pool == pool);
-	l.decoder = (struct image_decoder){.head_done = load_head, .entry = load_entry, .data = &l};
-	if (!rc)
-		rc = load_stream(&l);
 	if (rc) {
-		log_error("volume %u: its image of LSN %llu cannot be loaded: %s", env->volume,
-			(unsigned long long)image->lsn, strerror(-rc));
 		load_undo(&l);
 		return rc;
 	}
 	pthread_mutex_lock(&env->lock);
-	env->applied = env->image_lsn = image->lsn;
+	env->image = *image;
+	env->applied = env->image_lsn = image_lsn(image);
 	pthread_mutex_unlock(&env->lock);
+	env_changed_begin(env, image_lsn(image));
 	return 0;
 }

@@ -40,7 +40,8 @@ enum {
 	KEY_VOLUME = 'V', /* be32 id -> volume_row */
 	KEY_NAME = 'N', /* name -> be32 id */
 	KEY_PROPERTY = 'P', /* be32 volume, name -> text */
-	KEY_IMAGE = 'X', /* be32 volume, be32 part -> image_row; part 0 is the full image */
+	KEY_IMAGE = 'X', /* be32 volume, be32 part -> image_row; 0 is the full image, 1 and up the
+			    deltas since */
 	KEY_COUNTER = 'C', /* name -> le64: "volume", "export" */
 	KEY_REMAP = 'M', /* kept for remaps: be64 segment, be64 offset -> place */
 	KEY_PIN = 'Q', /* kept for pins: be32 image's volume, be64 segment -> le64 bytes */
@@ -268,15 +269,16 @@ void page_cache_forget(struct pool *pool, uint64_t segment);
 
 struct env; /* env.c */
 
-/* Makes the pool environment (volume 0), empty, or from an image row (root). */
-int env_create(struct pool *pool, uint32_t volume, const struct image_row *image, struct env **env);
+/* Makes the pool environment (volume 0), empty, or from an image (the root). */
+int env_create(struct pool *pool, uint32_t volume, const struct image *image, struct env **env);
 void env_destroy(struct env *env); /* no users */
 uint32_t env_volume(const struct env *env);
 uint64_t env_applied(const struct env *env); /* LSN of the last transaction in it */
 /* Where replay must start for this env; false when its image is up to date. */
 bool env_replay_from(const struct env *env, struct journal_position *position);
+/* Its newest image is this full one, or has this delta as its last part. */
 void env_set_image(
-	struct env *env, const struct image_row *image, const struct journal_position *from);
+	struct env *env, const struct image_row *part, const struct journal_position *from);
 /* Runs when the transaction commits (after the LSN is known, before locks go) or is abandoned;
  * called with lsn 0 then. Allocated by the caller, freed by `run`. */
 struct txn_hook {
@@ -289,21 +291,22 @@ struct pool *txn_pool(const struct txn *txn);
 enum record_kind { RECORD_CHANGES = 1, RECORD_WINDOW = 2, RECORD_EPOCH = 3 };
 
 /*
- * Writes a full image of `env` through a stream of PURPOSE_IMAGE and closes its segments; fills
- * `image`, and `from` with the place from which replay continues after it. The caller records it.
- * Waits. (image.c)
+ * Writes the next part of `env`'s image through a stream of PURPOSE_IMAGE and closes its segments:
+ * a delta since the last part, if that is known and takes at most `delta_most` bytes, else a full
+ * image. Fills `part`, and `from` with the place from which replay continues after it. The caller
+ * records it. Waits. (image.c)
  */
-int image_write(
-	struct pool *pool, struct env *env, struct image_row *image, struct journal_position *from);
-/* Loads an image into an empty environment, checking all of it. Waits. */
-int image_load(struct pool *pool, struct env *env, const struct image_row *image);
-/* Calls back for each segment of an image, in order, until one is missing; the first error. */
-int image_each(struct pool *pool, const struct image_row *image,
+int image_write(struct pool *pool, struct env *env, uint64_t delta_most, struct image_row *part,
+	struct journal_position *from);
+/* Loads an image into an empty environment, checking all of it. Waits. (image_read.c) */
+int image_load(struct pool *pool, struct env *env, const struct image *image);
+/* Calls back for each segment of a part, in order, until one is missing; the first error. */
+int image_each(struct pool *pool, const struct image_row *part,
 	int (*each)(void *data, struct segment *segment), void *data);
 /* Nothing names it, or will: maintenance frees its segments. */
-void image_forget(struct pool *pool, const struct image_row *image);
-/* The same, at once as far as that can be. Waits; not under a transaction. */
-void image_free(struct pool *pool, const struct image_row *image);
+void image_forget(struct pool *pool, const struct image_row *part);
+/* The same for a whole image, at once as far as that can be. Waits; not under a transaction. */
+void image_free(struct pool *pool, const struct image *image);
 
 /* --- checkpoint.c, status.c --------------------------------------------------------------------
  */
@@ -557,8 +560,10 @@ struct pool {
 	struct image_row durable_root; /* as all devices have it; label.root may be a later one;
 					  maintain_lock */
 	uint64_t largest_image; /* bytes, of those of volumes that may be changed; maintain_lock */
-	atomic_bool images_known; /* that is it; made false under the pool environment's write lock,
-				     true under both */
+	uint64_t delta_segments; /* of all volumes' images; maintain_lock */
+	atomic_bool images_known; /* that is them; made false under the pool environment's write
+				     lock, true under both */
+	_Atomic uint64_t images, deltas, image_bytes; /* written since opening; images: full ones */
 
 	pthread_mutex_t chores_lock;
 	TAILQ_HEAD(, segment) chores; /* to be closed or freed; chores_lock */

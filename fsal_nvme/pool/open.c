@@ -74,11 +74,11 @@ static void remove_root_segments(struct pool *pool)
 static int load_root(struct opening *o)
 {
 	struct pool *pool = o->pool;
+	struct image root = {.count = pool->label.root.kind ? 1 : 0, .parts = {pool->label.root}};
 	int rc = insert_root_segments(pool);
 
 	if (!rc)
-		rc = env_create(
-			pool, 0, pool->label.root.kind ? &pool->label.root : NULL, &pool->env);
+		rc = env_create(pool, 0, &root, &pool->env);
 	remove_root_segments(pool);
 	return rc ? error_set(o->error, rc, pool->label.name,
 			    "its metadata image cannot be loaded: %s", strerror(-rc))

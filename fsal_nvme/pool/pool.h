@@ -150,6 +150,7 @@ struct pool_status {
 		reserve; /* bytes; usable and below: of data, w/o parity */
 	uint64_t segments, segments_open, segments_degraded;
 	uint64_t journal_size, journal_used;
+	uint64_t images, deltas, image_bytes; /* written since opening; images: full ones */
 	bool domain_may_die; /* the placement lets one whole domain die */
 	char other_owners[200]; /* hosts that may still write, "alpha, beta"; "": none */
 	char unreadable[400]; /* paths that the pool was opened with and that show no header */

@@ -117,6 +117,9 @@ void pool_status(struct pool *pool, struct pool_status *status)
 	status->reserve = segment_reserve(pool) * pool_segment_bytes(pool);
 	status->journal_size = pool->header.journal_size;
 	status->journal_used = journal_used(pool);
+	status->images = atomic_load(&pool->images);
+	status->deltas = atomic_load(&pool->deltas);
+	status->image_bytes = atomic_load(&pool->image_bytes);
 	status->domain_may_die = place_domain_may_die(pool);
 }
 

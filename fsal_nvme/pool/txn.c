@@ -418,9 +418,15 @@ static int record_add(struct txn *txn, struct change *change)
 
 static int apply(struct env *env, MDB_txn *mdb, const struct change *change)
 {
+	int rc;
+
 	if (change->type == CHANGE_DELETE)
-		return env_write_delete(env, mdb, change->key);
-	return env_write_put(env, mdb, change->key, change->value, 0);
+		rc = env_write_delete(env, mdb, change->key);
+	else
+		rc = env_write_put(env, mdb, change->key, change->value, 0);
+	if (!rc)
+		env_changed_note(env, change->key);
+	return rc;
 }
 
 static void count_growth(struct side *side, const struct change *change)
@@ -634,14 +640,14 @@ static int replay_find(struct replay *replay, struct env **result)
 {
 	struct pool *pool = replay->pool;
 	struct env *env = replay->volume ? env_find(pool, replay->volume) : pool->env;
-	struct image_row image;
+	struct image image;
 	bool sealed;
 	int rc = 0;
 
 	*result = NULL;
 	if (!env) {
 		rc = env_describe(pool, replay->volume, &image, &sealed);
-		if (!rc && replay->lsn > image.lsn)
+		if (!rc && replay->lsn > image_lsn(&image))
 			rc = env_get(pool, replay->volume, &env);
 		if (rc || !env)
 			return rc == -ENOENT ? 0 : rc;

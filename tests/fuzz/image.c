@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
- * The decoder of images. The input's first byte says in what pieces the rest is fed (0: at once);
- * what comes out must not depend on it.
+ * The decoder of images and their deltas. The input's first byte says in what pieces the rest is
+ * fed (0: at once); what comes out must not depend on it.
  */
 #include "fuzz.h"
 
@@ -9,15 +9,17 @@
 
 #include "pool/env.h"
 
-enum { WHOLE, REFUSED, LATER, CUT, HEAD, ENTRY, STOPPED };
+enum { WHOLE, REFUSED, LATER, CUT, FULL, DELTA, ENTRY, DELETED, STOPPED };
 
 struct fuzz_type fuzz_types[] = {
 	[WHOLE] = {"a whole image", 0},
 	[REFUSED] = {"refused", 0},
-	[LATER] = {"of a later version, or a delta", 0},
+	[LATER] = {"of a later version", 0},
 	[CUT] = {"not ended", 0},
-	[HEAD] = {"a head", 0},
+	[FULL] = {"a full image's head", 0},
+	[DELTA] = {"a delta's head", 0},
 	[ENTRY] = {"an entry", 0},
+	[DELETED] = {"a deleted key", 0},
 	[STOPPED] = {"ended by the callback", 0},
 	{NULL, 0},
 };
@@ -25,35 +27,57 @@ const size_t fuzz_longest = 64 << 10;
 
 struct result {
 	int rc, end;
+	bool delta;
 	uint64_t entries, sum;
 };
 
 static int head_done(void *data, const struct image_head *head)
 {
-	fuzz_reach(HEAD);
-	assert(head->kind == IMAGE_FULL);
+	struct result *result = data;
+
+	result->delta = head->kind == IMAGE_DELTA;
+	fuzz_reach(result->delta ? DELTA : FULL);
+	assert(result->delta || (head->kind == IMAGE_FULL && !head->before));
+	assert(!head->part == !result->delta && head->before <= head->lsn);
 	return head->volume == UINT32_MAX ? -ECANCELED : 0;
+}
+
+static int add(struct result *result, struct bytes bytes)
+{
+	const uint8_t *b = bytes.data;
+
+	for (size_t i = 0; i < bytes.length; i++)
+		result->sum = result->sum * 31 + b[i];
+	return result->entries == 5000 ? -ECANCELED : 0;
 }
 
 static int entry(void *data, struct bytes key, struct bytes value)
 {
 	struct result *result = data;
-	const uint8_t *k = key.data, *v = value.data;
 
 	fuzz_reach(ENTRY);
 	assert(key.length && key.length <= POOL_KEY_MAX);
-	for (size_t i = 0; i < key.length; i++)
-		result->sum = result->sum * 31 + k[i];
-	for (size_t i = 0; i < value.length; i++)
-		result->sum = result->sum * 31 + v[i];
 	result->entries++;
-	return result->entries == 5000 ? -ECANCELED : 0;
+	add(result, key);
+	return add(result, value);
+}
+
+static int deleted(void *data, struct bytes key)
+{
+	struct result *result = data;
+
+	fuzz_reach(DELETED);
+	assert(result->delta && key.length && key.length <= POOL_KEY_MAX);
+	result->entries++;
+	result->sum++;
+	return add(result, key);
 }
 
 static struct result decode(const uint8_t *data, size_t size, size_t piece)
 {
 	struct result result = {0};
-	struct image_decoder decoder = {.head_done = head_done, .entry = entry, .data = &result};
+	struct image_decoder decoder = {
+		.head_done = head_done, .entry = entry, .deleted = deleted, .data = &result};
 
 	while (size && !result.rc) {
 		size_t part = piece && piece < size ? piece : size;

@@ -268,10 +268,32 @@ static struct writer image_head(
 	put_u8(&w, kind);
 	put_u8(&w, 0);
 	put_u32(&w, volume);
-	put_u32(&w, 0);
+	put_u32(&w, kind == IMAGE_DELTA ? 2 : 0);
 	put_u32(&w, 0);
 	put_u64(&w, 77);
+	if (kind == IMAGE_DELTA)
+		put_u64(&w, 70);
 	return w;
+}
+
+/* Every third key is not there any more. */
+static void seed_delta(void)
+{
+	uint8_t buffer[2048];
+	struct writer w = image_head(buffer, sizeof(buffer), 5, IMAGE_DELTA, 3);
+
+	for (unsigned i = 0; i < 20; i++) {
+		put_u16(&w, 2);
+		put_u32(&w, i % 3 ? i : UINT32_MAX);
+		put_bytes(&w, "k", 1);
+		put_u8(&w, (uint8_t)i);
+		put_bytes(&w, buffer, i % 3 ? i : 0);
+	}
+	put_u16(&w, 0);
+	put_u64(&w, 20);
+	save("image", "delta", buffer, (size_t)(w.at - buffer));
+	buffer[9]++; /* the version */
+	save("image", "later", buffer, (size_t)(w.at - buffer));
 }
 
 static void seed_image(void)
@@ -293,14 +315,13 @@ static void seed_image(void)
 	save("image", "whole", buffer, (size_t)(w.at - buffer));
 	put_u8(&w, 1);
 	save("image", "refused", buffer, (size_t)(w.at - buffer));
-	w = image_head(buffer, sizeof(buffer), 0, IMAGE_DELTA, 3);
-	save("image", "delta", buffer, (size_t)(w.at - buffer));
 	w = image_head(buffer, sizeof(buffer), 0, IMAGE_FULL, UINT32_MAX);
 	save("image", "stopped", buffer, (size_t)(w.at - buffer));
 	w = image_head(buffer, sizeof(buffer), 1, IMAGE_FULL, 3);
 	put_u16(&w, 0);
 	put_u64(&w, 0);
 	save("image", "empty", buffer, (size_t)(w.at - buffer));
+	seed_delta();
 }
 
 /* --- rows of volumes -------------------------------------------------------------------------- */

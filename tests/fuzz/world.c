@@ -122,6 +122,24 @@ static void make_names(struct volume *volume)
 	must(volume_xattr_set(volume, found.ino, &tag, VOLUME_XATTR_CREATE, &lsn), "tag");
 }
 
+/* An image and a delta of it, for which it has to be larger than a row. */
+static void make_parts(struct pool *pool, struct volume *volume)
+{
+	struct pool_status *status = malloc(sizeof(*status));
+	char name[8];
+
+	for (unsigned i = 0; i < 8; i++) {
+		snprintf(name, sizeof(name), "part%u", i);
+		make_file(volume, VOLUME_ROOT, name, 0, 2000);
+	}
+	must(pool_checkpoint(pool), "checkpoint");
+	make_file(volume, VOLUME_ROOT, "delta", 0, 200);
+	must(pool_checkpoint(pool), "checkpoint");
+	pool_status(pool, status);
+	must(status->deltas == 1 ? 0 : -EINVAL, "delta");
+	free(status);
+}
+
 static uint64_t area_offset(unsigned device, unsigned area)
 {
 	return area ? world.headers[device].label_b_offset : BLOCK_SIZE;
@@ -180,7 +198,7 @@ static void make_history(void)
 	must(volume_create(volumes, &create, NULL, NULL), "volume_create");
 	must(volume_open(volumes, "share", &volume, NULL), "volume_open");
 	make_names(volume);
-	must(pool_checkpoint(pool), "checkpoint");
+	make_parts(pool, volume);
 	make_file(volume, VOLUME_ROOT, "late", 0, 7000);
 	make_orphan(volume, &orphan);
 	must(volume_sync(volume), "sync");

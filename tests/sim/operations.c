@@ -13,6 +13,10 @@
 #define PUNCH_TO 41500
 #define CREATES_MAX 7
 #define ATTRIBUTE_MAX 2000 /* bytes */
+#define BULK_FILES 12
+#define BULK_BYTES 2000
+#define LAST_BULK "bulk12"
+#define BULK_DELTAS 3
 #define FILL_STEP 16384
 #define FILL_STRIDE 61 /* of the hundreds of writes that fill a pool, each so manieth is a cut */
 
@@ -23,6 +27,7 @@ const struct geometry geometry_small = {4, 2, 1}, geometry_double = {5, 2, 2};
 struct geometry geometry;
 const char *device_paths[DEVICES_MAX];
 static char device_names[DEVICES_MAX][12];
+static unsigned long deltas, full_images; /* written by "checkpoint" */
 
 /* --- operations on the volume --- */
 
@@ -289,7 +294,15 @@ static int do_seal(struct run *run, int a, int b)
 
 static int do_checkpoint(struct run *run, int a, int b)
 {
-	return pool_checkpoint(run->pool);
+	static struct pool_status before, after;
+	int rc;
+
+	pool_status(run->pool, &before);
+	rc = pool_checkpoint(run->pool);
+	pool_status(run->pool, &after);
+	deltas += after.deltas - before.deltas;
+	full_images += after.images - before.images > 1; /* not the pool's own alone */
+	return rc;
 }
 
 static int do_maintain(struct run *run, int a, int b)
@@ -701,10 +714,63 @@ int operations_report(void)
 			never = 1;
 		}
 	}
+	if (!deltas || !full_images) {
+		printf("no %s was written\n", deltas ? "full image of a volume" : "delta");
+		never = 1;
+	}
 	return never;
 }
 
 /* --- the world --- */
+
+/* A file that the model does not know, of bytes that live in the metadata; 0, or an errno. */
+static int make_bulk(struct run *run, unsigned number)
+{
+	struct volume_new new = {.type = VOLUME_FILE};
+	static uint8_t bytes[BULK_BYTES];
+	struct iovec iov = {bytes, sizeof(bytes)};
+	struct volume_attributes made;
+	struct volume_file *file;
+	char name[16];
+	uint64_t lsn;
+	int rc;
+
+	snprintf(name, sizeof(name), "bulk%u", number);
+	rc = volume_make(run->volume, VOLUME_ROOT, name, &new, &made, &lsn);
+	if (!rc)
+		rc = volume_file_get(run->volume, made.ino, &file);
+	if (rc)
+		return rc;
+	rc = volume_write(file, 0, &iov, 1, sizeof(bytes));
+	if (!rc)
+		rc = volume_commit_wait(file);
+	volume_file_put(file);
+	return rc;
+}
+
+/*
+ * The share has an image large enough for deltas to be worth while, and as many of these that the
+ * next is the last before a full one: small histories have both.
+ */
+static int make_parts(struct run *run)
+{
+	uint64_t lsn;
+	int rc = 0;
+
+	for (unsigned i = 0; !rc && i < BULK_FILES; i++)
+		rc = make_bulk(run, i);
+	if (!rc)
+		rc = pool_checkpoint(run->pool);
+	for (unsigned i = 0; !rc && i < BULK_DELTAS; i++) {
+		rc = make_bulk(run, BULK_FILES);
+		if (!rc)
+			rc = volume_unlink(
+				run->volume, VOLUME_ROOT, LAST_BULK, VOLUME_UNLINK_ANY, &lsn);
+		if (!rc)
+			rc = pool_checkpoint(run->pool);
+	}
+	return rc;
+}
 
 void base_make(uint64_t seed, const struct geometry *chosen)
 {
@@ -740,12 +806,12 @@ void base_make(uint64_t seed, const struct geometry *chosen)
 	if (sim_engine_create(world, &run.engine) || pool_create(run.engine, &create, &error) ||
 		pool_open(run.engine, &open, &run.pool, &error) ||
 		volumes_create(run.pool, NULL, &run.volumes) ||
-		volume_create(run.volumes, &volume, NULL, &error)) {
+		volume_create(run.volumes, &volume, NULL, &error) ||
+		volume_open(run.volumes, volume.name, &run.volume, &error)) {
 		fprintf(stderr, "%s: %s\n", error.object, error.message);
 		exit(1);
 	}
-	volumes_destroy(run.volumes);
-	if (pool_close(run.pool, &error))
+	if (make_parts(&run) || close_volume(&run))
 		abort();
 	sim_drain(world);
 	engine_destroy(run.engine);

@@ -4,15 +4,10 @@
  * Checkpoints: images of any size, and the room that is kept for them in the pool, in the journal
  * and in the label.
  */
-#include <stdlib.h>
+#include "pool_values.h"
 
-#include "pool_fixture.h"
 #include "device/engine.h"
-#include "pool/env.h"
-#include "pool/internal.h"
 #include "pool/journal.h"
-
-#define VALUE 1800u /* two to a page of an environment */
 
 static void quiet(enum log_level level, const char *line)
 {
@@ -28,161 +23,6 @@ static int teardown(void **state)
 {
 	log_set_sink(NULL);
 	return 0;
-}
-
-/* --- a pool and what is put into it ------------------------------------------------------- */
-
-static struct env *get_env(struct pool *pool, uint32_t volume)
-{
-	struct env *env;
-
-	assert_int_equal(env_get(pool, volume, &env), 0);
-	return env;
-}
-
-static struct bytes number_key(char key[16], unsigned number)
-{
-	return (struct bytes){key, (size_t)snprintf(key, 16, "k%08u", number)};
-}
-
-static void number_value(uint8_t value[VALUE], unsigned number)
-{
-	for (unsigned i = 0; i < VALUE; i++)
-		value[i] = (uint8_t)(number * 31 + i);
-}
-
-/* A value of a number; or no value any more. */
-static int change(struct pool *pool, struct env *env, unsigned number, bool put)
-{
-	uint8_t value[VALUE];
-	struct txn *txn;
-	struct bytes k;
-	char key[16];
-	uint64_t lsn;
-	int rc = txn_begin(pool, env, &txn);
-
-	if (rc)
-		return rc;
-	k = number_key(key, number);
-	number_value(value, number);
-	rc = put ? txn_put(txn, env, k, (struct bytes){value, VALUE}) : txn_delete(txn, env, k);
-	if (!rc)
-		return txn_commit(txn, &lsn);
-	txn_abort(txn);
-	return rc;
-}
-
-/* Numbers from `from` on, maintained as a pool is; how many there are then. */
-static unsigned fill_env(struct pool *pool, struct env *env, unsigned from, unsigned to, int *rc)
-{
-	unsigned i = from;
-
-	for (*rc = 0; i < to; i++) {
-		*rc = change(pool, env, i, true);
-		if (*rc)
-			break;
-		if (i % 16 == 0)
-			assert_int_equal(pool_maintain(pool), 0);
-	}
-	return i;
-}
-
-static void check_env(struct env *env, unsigned from, unsigned to)
-{
-	uint8_t expected[VALUE];
-	struct bytes value;
-	struct txn *view;
-	char key[16];
-
-	assert_int_equal(view_begin(env, &view), 0);
-	for (unsigned i = from; i < to; i++) {
-		number_value(expected, i);
-		assert_int_equal(txn_get(view, env, number_key(key, i), &value), 0);
-		assert_int_equal(value.length, VALUE);
-		assert_memory_equal(value.data, expected, VALUE);
-	}
-	txn_abort(view);
-}
-
-static int put_data(struct pool *pool, struct stream *stream, size_t length)
-{
-	static uint8_t bytes[1 << 16];
-	struct iovec iov = {bytes, length};
-	struct extent extents[8];
-	unsigned count = 8;
-	struct txn *txn;
-	uint64_t lsn;
-	int rc = stream_append(stream, &iov, 1, length, 0, extents, &count);
-
-	if (!rc)
-		rc = pool_settle(pool, extents, count);
-	if (!rc)
-		rc = txn_begin(pool, NULL, &txn);
-	if (rc)
-		return rc;
-	rc = txn_refer(txn, extents, count);
-	if (!rc)
-		return txn_commit(txn, &lsn);
-	txn_abort(txn);
-	return rc;
-}
-
-/* Data of a volume until there is no space. */
-static void fill_pool(struct pool *pool, uint32_t volume)
-{
-	struct stream *stream;
-	int rc;
-
-	assert_int_equal(stream_open(pool, volume, &stream), 0);
-	for (unsigned i = 0; !(rc = put_data(pool, stream, 1 << 16)); i++)
-		if (i % 8 == 0)
-			assert_int_equal(pool_maintain(pool), 0);
-	assert_int_equal(rc, -ENOSPC);
-	stream_close(stream);
-	assert_int_equal(pool_maintain(pool), 0);
-}
-
-static unsigned image_segments(struct pool *pool)
-{
-	struct segment **list;
-	unsigned count, images = 0;
-
-	assert_int_equal(segment_list(pool, &list, &count), 0);
-	for (unsigned i = 0; i < count; i++) {
-		images += list[i]->row.purpose == PURPOSE_IMAGE;
-		segment_put(list[i]);
-	}
-	free(list);
-	return images;
-}
-
-static void close_pool(struct pool *pool)
-{
-	struct error error = {0};
-
-	if (pool_close(pool, &error))
-		fail_msg("%s: %s", error.object, error.message);
-}
-
-static struct pool *crash(struct fixture *f, struct pool *pool)
-{
-	fixture_crash(f, pool, SIM_KEEP_ALL);
-	return fixture_must_open(f);
-}
-
-static void delete_volume(struct pool *pool, uint32_t volume)
-{
-	int rc;
-
-	do {
-		struct txn *txn;
-		uint64_t lsn;
-
-		assert_int_equal(txn_begin(pool, NULL, &txn), 0);
-		rc = volume_row_delete(txn, volume);
-		assert_true(!rc || rc == -EAGAIN);
-		assert_int_equal(txn_commit(txn, &lsn), 0);
-	} while (rc);
 }
 
 /* --- images of many segments -------------------------------------------------------------- */
@@ -215,7 +55,7 @@ static void test_an_image_of_many_segments(void **state)
 	sim_kill_device(f.world, "d0");
 	sim_kill_device(f.world, "d1");
 	assert_int_equal(pool_maintain(pool), 0);
-	count = fill_env(pool, env, count, count + 100, &rc);
+	count = fill_env(pool, env, 0, count + 100, &rc); /* all has changed: a full one */
 	assert_int_equal(rc, 0);
 	assert_int_equal(pool_checkpoint(pool), 0);
 	assert_true(image_segments(pool) > 3 * healthy / 2);
