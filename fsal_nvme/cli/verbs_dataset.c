@@ -126,8 +126,8 @@ static int check_source(const char *source, struct error *error)
 	return 0;
 }
 
-/* The dataset to fill: a new one, or with --resume one that is there and not sealed. */
-static int ingest_target(struct verb_call *call, struct volume **volume)
+/* A new dataset, or with --resume one that is there and not sealed. */
+static int make_target(struct verb_call *call, struct volume **volume)
 {
 	char pool[POOL_NAME_MAX + 1], name[POOL_VOLUME_NAME_MAX + 1];
 	struct volume_create_options options = {.name = name, .kind = VOLUME_DATASET};
@@ -153,12 +153,30 @@ static int ingest_target(struct verb_call *call, struct volume **volume)
 	return rc ? rc : volume_open_id(call->volumes, row.id, volume, call->error);
 }
 
+/* The dataset to fill, held for that from the moment on when others can see it: whoever seals it
+ * waits for the changes' turn. */
+static int ingest_target(struct verb_call *call, struct volume **volume)
+{
+	struct error why = {0};
+	int rc;
+
+	changes_begin();
+	rc = make_target(call, volume);
+	if (!rc) {
+		rc = volume_ingest_hold(*volume, &why);
+		if (rc) {
+			volume_close(*volume);
+			error_set(call->error, rc, call_text(call, "volume"), "%s", why.message);
+		}
+	}
+	changes_end();
+	return rc;
+}
+
 static int ingest_story(struct verb_call *call, int rc, const char *why)
 {
 	const char *text = call_text(call, "volume");
 
-	if (rc == -EBUSY)
-		return error_set(call->error, rc, text, "%.300s", why);
 	if (rc == -EINTR)
 		return error_set(call->error, rc, text,
 			"interrupted; --resume goes on, `millrace dataset destroy` gives the space "
@@ -206,6 +224,7 @@ static int ingest_into(struct verb_call *call, struct volume *volume)
 		.source = call_text(call, "source"),
 		.threads = (unsigned)call_number(call, "threads", 0),
 		.resume = call_flag(call, "resume"),
+		.held = true,
 		.progress = ingest_progress,
 		.skip = ingest_skip,
 		.left = ingest_left,

@@ -271,6 +271,14 @@ static int list_names(struct ingest_batch *batch, DIR *stream, struct ingest_wor
 	return r ? r : make_names(batch, *names);
 }
 
+/* Those that cannot be kept are told, and the directory is listed without them. */
+static int directory_xattrs(struct ingest_batch *batch, int fd, const struct ingest_dir *dir)
+{
+	int r = ingest_xattrs_copy(batch, fd, dir->path, dir->ino);
+
+	return r < 0 ? ingest_fail(batch->ingest, r, dir->path) : 0;
+}
+
 static int list_directory(struct ingest_batch *batch, struct ingest_dir *dir)
 {
 	int fd = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), r;
@@ -283,9 +291,12 @@ static int list_directory(struct ingest_batch *batch, struct ingest_dir *dir)
 			close(fd);
 		return 0;
 	}
-	names = work_new(dir);
-	r = names ? list_names(batch, stream, &names)
-		  : ingest_fail(batch->ingest, -ENOMEM, dir->path);
+	r = directory_xattrs(batch, fd, dir);
+	names = r ? NULL : work_new(dir);
+	if (names)
+		r = list_names(batch, stream, &names);
+	else if (!r)
+		r = ingest_fail(batch->ingest, -ENOMEM, dir->path);
 	free(names);
 	closedir(stream);
 	return r;
@@ -455,13 +466,17 @@ static int ingest_all(struct volume *volume, const struct ingest_options *option
 	return r;
 }
 
+int volume_ingest_hold(struct volume *volume, struct error *error)
+{
+	return volume_turn_begin(volume, "an ingest into it", error);
+}
+
 int volume_ingest(struct volume *volume, const struct ingest_options *options,
 	struct ingest_progress *progress, struct error *error)
 {
-	int r;
+	int r = options->held ? 0 : volume_ingest_hold(volume, error);
 
 	memset(progress, 0, sizeof(*progress));
-	r = volume_turn_begin(volume, "an ingest into it", error);
 	if (r)
 		return r;
 	r = ingest_all(volume, options, progress, error);

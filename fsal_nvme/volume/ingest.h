@@ -141,8 +141,8 @@ int ingest_find_left(struct ingest *ingest);
  * or INGEST_LEFT_OUT when they cannot be kept: `path` is skipped then. */
 int ingest_xattrs_read(
 	struct ingest_batch *batch, int fd, const char *path, struct ingest_xattrs *xattrs);
-/* Sets them one by one. */
-int ingest_xattrs_set(struct ingest *ingest, uint64_t ino, const struct ingest_xattrs *xattrs);
+/* Reads them, and makes those of an inode that is there the same; otherwise as above. */
+int ingest_xattrs_copy(struct ingest_batch *batch, int fd, const char *path, uint64_t ino);
 void ingest_xattrs_free(struct ingest_xattrs *xattrs);
 
 /* --- ingest_links.c --------------------------------------------------------------------------- */

@@ -169,18 +169,6 @@ static int other(struct ingest_batch *batch, struct ingest_dir *dir, const char 
 	return r;
 }
 
-/* Without those that cannot be kept, which is told. */
-static int directory_xattrs(struct ingest_batch *batch, const char *path, uint64_t ino)
-{
-	struct ingest_xattrs xattrs = {0};
-	int r = ingest_xattrs_read(batch, -1, path, &xattrs);
-
-	if (!r)
-		r = ingest_xattrs_set(batch->ingest, ino, &xattrs);
-	ingest_xattrs_free(&xattrs);
-	return r == INGEST_LEFT_OUT ? 0 : r;
-}
-
 /* What an earlier ingest made of the name, before it was a directory, makes room. */
 static int make_directory(struct ingest *ingest, struct ingest_dir *dir, const char *name,
 	const struct stat *st, struct volume_attributes *made)
@@ -209,9 +197,6 @@ static int directory(
 	if (r && r != -EEXIST)
 		return ingest_fail(ingest, r, path);
 	ingest_count(ingest, r ? &ingest->progress->present : &ingest->progress->directories, 1);
-	r = directory_xattrs(batch, path, made.ino);
-	if (r)
-		return ingest_fail(ingest, r, path);
 	return ingest_push_dir(ingest, path, made.ino, st);
 }
 
@@ -223,22 +208,27 @@ static bool is_same(const struct volume_attributes *there, const struct stat *st
 	       (there->type != VOLUME_FILE || there->size == (uint64_t)st->st_size);
 }
 
-/* Mode and owner may have changed without a trace in its time. */
-static int bring_up_to_date(
-	struct ingest *ingest, const struct volume_attributes *there, const struct stat *st)
+/* Mode, owner and extended attributes may have changed without a trace in its time. */
+static int bring_up_to_date(struct ingest_batch *batch, const char *path,
+	const struct volume_attributes *there, const struct stat *st)
 {
 	struct volume_set set = ingest_attributes(st);
 	uint64_t lsn;
+	int r = 0;
 
-	if (there->mode == set.mode && there->uid == set.uid && there->gid == set.gid)
-		return 0;
-	return volume_setattr(ingest->volume, there->ino, &set, NULL, &lsn);
+	if (S_ISREG(st->st_mode))
+		r = ingest_xattrs_copy(batch, -1, path, there->ino);
+	if (r || (there->mode == set.mode && there->uid == set.uid && there->gid == set.gid))
+		return r;
+	return volume_setattr(batch->ingest->volume, there->ino, &set, NULL, &lsn);
 }
 
-/* With --resume: 1 when the file is there as it should be. One that is not is taken away. */
-static int present(struct ingest *ingest, struct ingest_dir *dir, const char *path,
+/* With --resume: 1 when the file is there as it should be, or has been left out. One that is not is
+ * taken away. */
+static int present(struct ingest_batch *batch, struct ingest_dir *dir, const char *path,
 	const struct stat *st, struct ingest_link *link)
 {
+	struct ingest *ingest = batch->ingest;
 	const char *name = ingest_last_part(path);
 	struct volume_attributes there;
 	uint64_t lsn;
@@ -251,7 +241,7 @@ static int present(struct ingest *ingest, struct ingest_dir *dir, const char *pa
 		return r == -ENOENT || !r ? 0 : r;
 	if (!is_same(&there, st))
 		return volume_unlink(ingest->volume, dir->ino, name, VOLUME_UNLINK_FILE, &lsn);
-	r = bring_up_to_date(ingest, &there, st);
+	r = bring_up_to_date(batch, path, &there, st);
 	if (r)
 		return r;
 	if (link)
@@ -275,7 +265,7 @@ static int not_directory(
 	if (!r && !first)
 		r = ingest_alias_add(ingest, link, dir, path);
 	else if (!r)
-		r = present(ingest, dir, path, st, link);
+		r = present(batch, dir, path, st, link);
 	if (r < 0)
 		return ingest_fail(ingest, r, path);
 	if (r || !first)

@@ -195,23 +195,12 @@ static int stage_file(struct ingest_batch *batch, struct ingest_dir *dir, const 
 
 /* --- made first, written then ----------------------------------------------------------------- */
 
-static int write_xattrs(struct sink *sink, const char *path, int fd)
-{
-	struct ingest_xattrs xattrs = {0};
-	int r = ingest_xattrs_read(sink->batch, fd, path, &xattrs);
-
-	if (!r)
-		r = ingest_xattrs_set(sink->batch->ingest, volume_file_ino(sink->file), &xattrs);
-	ingest_xattrs_free(&xattrs);
-	return r;
-}
-
 static int write_file(struct sink *sink, const char *path, int fd, const struct stat *st)
 {
 	struct volume_set set = ingest_attributes(st);
 	struct volume *volume = sink->batch->ingest->volume;
 	uint64_t ino = volume_file_ino(sink->file), lsn;
-	int r = write_xattrs(sink, path, fd);
+	int r = ingest_xattrs_copy(sink->batch, fd, path, ino);
 
 	if (!r)
 		r = copy(sink, fd, path, st);

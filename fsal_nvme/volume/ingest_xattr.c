@@ -3,6 +3,7 @@
 #include "volume/ingest.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/xattr.h>
@@ -89,14 +90,75 @@ int ingest_xattrs_read(
 	return INGEST_LEFT_OUT;
 }
 
-int ingest_xattrs_set(struct ingest *ingest, uint64_t ino, const struct ingest_xattrs *xattrs)
+struct stale {
+	const struct ingest_xattrs *wanted;
+	uint64_t passed; /* names of the volume that are wanted */
+	char name[VOLUME_NAME_MAX + 1]; /* the first one that is not */
+};
+
+static bool is_wanted(void *data, const char *name, size_t length)
 {
+	struct stale *stale = data;
+
+	for (unsigned i = 0; i < stale->wanted->count; i++) {
+		const char *wanted = stale->wanted->list[i].name;
+
+		if (strlen(wanted) == length && !memcmp(wanted, name, length)) {
+			stale->passed++;
+			return true;
+		}
+	}
+	snprintf(stale->name, sizeof(stale->name), "%.*s", (int)length, name);
+	return false;
+}
+
+/* What the source does not have any more. */
+static int remove_stale(struct volume *volume, uint64_t ino, const struct ingest_xattrs *wanted)
+{
+	struct stale stale = {.wanted = wanted};
+	bool eof = false;
 	uint64_t lsn;
 	int r = 0;
 
+	while (!r && !eof) {
+		r = volume_xattr_list(volume, ino, stale.passed, is_wanted, &stale, &eof);
+		if (!r && !eof)
+			r = volume_xattr_remove(volume, ino, stale.name, &lsn);
+	}
+	return r;
+}
+
+static int set_changed(struct ingest_batch *batch, uint64_t ino, const struct volume_xattr *xattr)
+{
+	struct volume *volume = batch->ingest->volume;
+	uint64_t lsn;
+	size_t length;
+	int r = volume_xattr_get(volume, ino, xattr->name, batch->buffer, CHUNK, &length);
+
+	if (r && r != -ENODATA)
+		return r;
+	if (!r && length == xattr->length && !memcmp(batch->buffer, xattr->value, length))
+		return 0;
+	return volume_xattr_set(volume, ino, xattr, VOLUME_XATTR_EITHER, &lsn);
+}
+
+static int renew(struct ingest_batch *batch, uint64_t ino, const struct ingest_xattrs *xattrs)
+{
+	int r = remove_stale(batch->ingest->volume, ino, xattrs);
+
 	for (unsigned i = 0; !r && i < xattrs->count; i++)
-		r = volume_xattr_set(
-			ingest->volume, ino, &xattrs->list[i], VOLUME_XATTR_EITHER, &lsn);
+		r = set_changed(batch, ino, &xattrs->list[i]);
+	return r;
+}
+
+int ingest_xattrs_copy(struct ingest_batch *batch, int fd, const char *path, uint64_t ino)
+{
+	struct ingest_xattrs xattrs = {0};
+	int r = ingest_xattrs_read(batch, fd, path, &xattrs);
+
+	if (!r)
+		r = renew(batch, ino, &xattrs);
+	ingest_xattrs_free(&xattrs);
 	return r;
 }
 

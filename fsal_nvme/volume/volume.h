@@ -428,9 +428,10 @@ struct ingest_progress {
 struct ingest_options {
 	const char *source; /* a directory; what it holds becomes what the volume's root holds */
 	unsigned threads; /* 0: one per processor; none with a simulated engine */
-	/* What is there with the same type, size and mtime keeps its bytes, and gets the mode and
-	 * owner that it has now; what differs is made anew. */
+	/* What is there with the same type, size and mtime keeps its bytes, and gets the mode,
+	 * owner and extended attributes that it has now; what differs is made anew. */
 	bool resume;
+	bool held; /* volume_ingest_hold() was called; the hold ends with the call */
 	uint64_t sync_bytes; /* made durable at least this often; 0: 4 GiB */
 	/* Any may be NULL; called from one thread at a time. */
 	void (*progress)(
@@ -449,6 +450,9 @@ struct ingest_options {
  */
 int volume_ingest(struct volume *volume, const struct ingest_options *options,
 	struct ingest_progress *progress, struct error *error);
+/* Keeps a volume for an ingest that is to follow, from here on: nobody else seals it. -EBUSY as
+ * above. */
+int volume_ingest_hold(struct volume *volume, struct error *error);
 
 /* --- care ------------------------------------------------------------------------------------ */
 

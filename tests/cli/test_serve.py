@@ -143,6 +143,22 @@ def test_serving_what_is_not_ours(pool):
     pool.fails(REFUSED, 'serve', 'tank', '--device-dir', pool.devices_dir)
 
 
+def test_nobody_seals_a_dataset_before_its_ingest(served):
+    """Not even in the moment when it is made: the ingest has it from then on."""
+    tree = served.tree()
+    for i in range(6):
+        name = f'tank/set{i}'
+        seal = json.dumps({'schema': 1, 'verb': ['dataset', 'seal'], 'args': {'volume': name}})
+        process = subprocess.Popen(served.argv('dataset', 'ingest', name, tree),
+                                   stdout=subprocess.DEVNULL)
+        while process.poll() is None:
+            error = Raw(served).ask(seal.encode() + b'\n').get('error', {'code': 'ok'})
+            assert error['code'] in ('ok', 'not-found', 'refused'), error
+        assert process.returncode == OK
+        files = served.json('dataset', 'get', name, 'files')['properties'][0]['value']
+        assert files == '24'
+
+
 @pytest.mark.skipif(os.path.exists('/run/systemd/system'), reason='would enable a unit here')
 def test_enable_without_systemd(pool):
     assert 'systemd' in pool.fails(1, 'serve', 'tank', '--enable')['object']

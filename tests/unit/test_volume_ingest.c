@@ -412,6 +412,74 @@ static void keeps_extended_attributes(void **state)
 	must_have_xattr("dir", "dir", 10, 1);
 }
 
+static void must_lack_xattr(uint64_t ino, const char *xattr)
+{
+	assert_int_equal(
+		volume_xattr_get(fixture.volume, ino, xattr, NULL, 0, &(size_t){0}), -ENODATA);
+}
+
+static uint64_t changes(const char *name)
+{
+	struct volume_attributes found;
+
+	assert_int_equal(volume_getattr(fixture.volume, walk(name), &found), 0);
+	return found.change;
+}
+
+static void goes_on_with_changed_extended_attributes(void **state)
+{
+	struct ingest_progress progress;
+	struct told told = {0};
+	uint64_t before;
+
+	assert_int_equal(mkdir(at("dir"), 0755), 0);
+	source_file("file", 0, 100, 1);
+	source_file("same", 0, 100, 2);
+	source_xattr("dir", "user.gone", 10, 1);
+	source_xattr("file", "user.gone", 0, 2);
+	source_xattr("file", "user.other", 20, 3);
+	source_xattr("file", "user.same", 30, 4);
+	source_xattr("same", "user.same", 30, 5);
+	assert_int_equal(ingest(&told, false, &progress), 0);
+	before = changes("same");
+	assert_int_equal(lremovexattr(at("dir"), "user.gone"), 0);
+	assert_int_equal(lremovexattr(at("file"), "user.gone"), 0);
+	source_xattr("dir", "user.new", 10, 6);
+	source_xattr("file", "user.new", 2000, 7);
+	source_xattr("file", "user.other", 20, 8);
+	assert_int_equal(ingest(&told, true, &progress), 0);
+	assert_int_equal(progress.present, 3);
+	assert_int_equal(told.skipped, 0);
+	volume_fixture_crash(&fixture, SIM_LOSE_ALL);
+	must_lack_xattr(walk("dir"), "gone");
+	must_lack_xattr(walk("file"), "gone");
+	must_have_xattr("dir", "new", 10, 6);
+	must_have_xattr("file", "new", 2000, 7);
+	must_have_xattr("file", "other", 20, 8);
+	must_have_xattr("file", "same", 30, 4);
+	must_have_xattr("same", "same", 30, 5);
+	assert_int_equal(changes("same"), before);
+	compare_all();
+}
+
+static void keeps_the_extended_attributes_of_the_source_itself(void **state)
+{
+	struct ingest_progress progress;
+	struct told told = {0};
+	uint8_t found[16];
+	size_t length;
+
+	source_xattr("", "user.origin", 10, 1);
+	assert_int_equal(ingest(&told, false, &progress), 0);
+	assert_int_equal(volume_xattr_get(fixture.volume, VOLUME_ROOT, "origin", found,
+				 sizeof(found), &length),
+		0);
+	assert_int_equal(length, 10);
+	assert_int_equal(lremovexattr(at(""), "user.origin"), 0);
+	assert_int_equal(ingest(&told, true, &progress), 0);
+	must_lack_xattr(VOLUME_ROOT, "origin");
+}
+
 static void names_what_it_leaves_out(void **state)
 {
 	struct ingest_progress progress;
@@ -533,6 +601,25 @@ static void is_alone_with_the_volume(void **state)
 	compare_all();
 }
 
+static void has_the_volume_before_it_begins(void **state)
+{
+	struct ingest_options options = {.source = source, .held = true};
+	struct ingest_progress progress;
+	struct error error = {0};
+
+	source_file("a", 0, 100, 1);
+	assert_int_equal(volume_ingest_hold(fixture.volume, &error), 0);
+	assert_int_equal(volume_seal(fixture.volume, &error), -EBUSY);
+	assert_non_null(strstr(error.message, "ingest"));
+	error_clear(&error);
+	assert_int_equal(volume_ingest_hold(fixture.volume, &error), -EBUSY);
+	error_clear(&error);
+	assert_int_equal(volume_ingest(fixture.volume, &options, &progress, &error), 0);
+	assert_int_equal(progress.files, 1);
+	assert_int_equal(volume_seal(fixture.volume, &error), 0);
+	compare_all();
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start, end)
 
 int main(void)
@@ -544,10 +631,13 @@ int main(void)
 		TEST(goes_on_with_what_has_changed),
 		TEST(goes_on_with_hard_links),
 		TEST(keeps_extended_attributes),
+		TEST(goes_on_with_changed_extended_attributes),
+		TEST(keeps_the_extended_attributes_of_the_source_itself),
 		TEST(names_what_it_leaves_out),
 		TEST(a_copy_that_cannot_be_taken_back_ends_it),
 		TEST(copies_a_file_of_many_holes),
 		TEST(is_alone_with_the_volume),
+		TEST(has_the_volume_before_it_begins),
 		TEST(seals_and_verifies),
 	};
 
