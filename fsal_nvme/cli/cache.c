@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
  * What the state directory remembers: STATE_DIR/pools/NAME.json, the paths of a pool's devices as
- * last seen. A hint: labels tell the truth, and `pool import` makes it anew.
+ * last seen, and which drives these were. A hint: labels tell the truth, and `pool import` makes it
+ * anew.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -13,6 +14,7 @@
 #include <unistd.h>
 
 #include "cli/command.h"
+#include "cli/identity.h"
 
 #define CACHE_MAX (1u << 20) /* bytes */
 
@@ -57,19 +59,28 @@ static json_t *load_file(const char *path)
 	return NULL;
 }
 
+static json_t *load(const struct command *command, const char *name)
+{
+	char path[4096];
+
+	return cache_path(command, name, "", path, sizeof(path)) ? NULL : load_file(path);
+}
+
+static const char *member(const json_t *device, const char *key)
+{
+	return json_string_value(json_object_get(device, key));
+}
+
 int cache_load(
 	const struct command *command, const char *name, struct device_set *set, uint8_t uuid[16])
 {
-	char path[4096];
+	json_t *root = load(command, name);
 	const json_t *devices, *device;
-	const char *text;
+	const char *text = member(root, "uuid");
 	uint8_t unused[16];
-	json_t *root;
 	size_t i;
-	int rc = cache_path(command, name, "", path, sizeof(path));
+	int rc = 0;
 
-	root = rc ? NULL : load_file(path);
-	text = json_string_value(json_object_get(root, "uuid"));
 	if (!text || !parse_uuid(text, uuid ? uuid : unused)) {
 		json_decref(root);
 		return -ENOENT;
@@ -77,8 +88,10 @@ int cache_load(
 	devices = json_object_get(root, "devices");
 	json_array_foreach(devices, i, device)
 	{
-		if (!rc && json_is_string(device))
-			rc = device_set_add(set, json_string_value(device));
+		const char *path = member(device, "path");
+
+		if (!rc && path)
+			rc = device_set_add(set, path);
 	}
 	json_decref(root);
 	return rc;
@@ -86,19 +99,34 @@ int cache_load(
 
 json_t *cache_paths(const struct command *command, const char *name)
 {
-	char path[4096];
-	json_t *root = NULL, *paths = json_array(), *device;
+	json_t *root = load(command, name), *paths = json_array(), *device;
 	size_t i;
 
-	if (!cache_path(command, name, "", path, sizeof(path)))
-		root = load_file(path);
 	json_array_foreach(json_object_get(root, "devices"), i, device)
 	{
-		if (json_is_string(device))
-			json_array_append(paths, device);
+		if (member(device, "path"))
+			json_array_append(paths, json_object_get(device, "path"));
 	}
 	json_decref(root);
 	return paths;
+}
+
+bool cache_same_drive(const struct command *command, const char *name, const char *path)
+{
+	json_t *root = load(command, name), *device;
+	char now[IDENTITY_MAX];
+	bool same = false;
+	size_t i;
+
+	identity_of(path, now);
+	json_array_foreach(json_object_get(root, "devices"), i, device)
+	{
+		const char *place = member(device, "path"), *was = member(device, "identity");
+
+		same |= place && was && !strcmp(place, path) && !strcmp(was, now);
+	}
+	json_decref(root);
+	return same;
 }
 
 int directory_make(const char *path, struct error *error)
@@ -129,8 +157,15 @@ static json_t *describe(const struct found_pool *found)
 	put_integer(root, "schema", 1);
 	put_text(root, "name", found->summary.name);
 	json_object_set_new(root, "uuid", json_uuid(found->summary.uuid));
-	for (unsigned i = 0; i < found->set.count; i++)
-		json_array_append_new(devices, json_text(found->set.paths[i]));
+	for (unsigned i = 0; i < found->set.count; i++) {
+		json_t *device = json_object();
+		char identity[IDENTITY_MAX];
+
+		identity_of(found->set.paths[i], identity);
+		put_text(device, "path", found->set.paths[i]);
+		put_text(device, "identity", identity);
+		json_array_append_new(devices, device);
+	}
 	json_object_set_new(root, "devices", devices);
 	return root;
 }

@@ -74,6 +74,9 @@ int cache_save(const struct command *command, const struct found_pool *found, st
 void cache_remove(const struct command *command, const char *name);
 /* Paths of its devices as last seen, whether they are there or not: a JSON array. */
 json_t *cache_paths(const struct command *command, const char *name);
+/* Whether the drive that has a path now is, by what it says of itself, the one that was seen there.
+ */
+bool cache_same_drive(const struct command *command, const char *name, const char *path);
 /* Names of pools that are in the cache or served: a sorted JSON array of strings. */
 json_t *cache_names(const struct command *command);
 /* mkdir -p. */

@@ -298,9 +298,10 @@ static bool complete(const struct found_pool *found)
 	return found->set.count && found->summary.devices_found >= found->summary.device_count;
 }
 
-/* The paths of the pool's devices as they were, where nothing tells any more whose they are. */
-static int add_unreadable(struct command *command, const struct device_set *known, unsigned count,
-	struct found_pool *found)
+/* The paths of the pool's devices as they were, where nothing tells any more whose they are. Names
+ * of the kernel's move: another drive that has one of them now is none of the pool's. */
+static int add_unreadable(struct command *command, const char *name, const struct device_set *known,
+	unsigned count, struct found_pool *found)
 {
 	struct pool_summary summary;
 	struct engine *engine;
@@ -309,7 +310,8 @@ static int add_unreadable(struct command *command, const struct device_set *know
 	for (unsigned i = 0; !rc && i < count; i++) {
 		int got = pool_probe(engine, known->paths[i], &summary, NULL);
 
-		if (got == -ENOENT || got == -EIO)
+		if ((got == -ENOENT || got == -EIO) &&
+			cache_same_drive(command, name, known->paths[i]))
 			rc = device_set_add(&found->set, known->paths[i]);
 	}
 	return rc;
@@ -344,7 +346,7 @@ int pool_find(
 		if (!rc)
 			rc = probe_for(command, &set, name, uuid, found, error);
 		if (!rc && found->set.count && !complete(found))
-			rc = add_unreadable(command, &set, known, found);
+			rc = add_unreadable(command, name, &set, known, found);
 	}
 	if (!rc && !found->set.count) {
 		rc = no_permission(&set);

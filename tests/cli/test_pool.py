@@ -360,3 +360,16 @@ def test_a_device_without_headers_is_named(pool):
         listed = pool.json('pool', 'import', '--device-dir', pool.devices_dir)
         named = [note for note in listed.get('notes', ()) if f'{device}: its header' in note]
         assert bool(named) == (not more)
+
+
+def test_another_drive_at_the_place_of_one_is_not_named(pool):
+    """Its name has moved to a drive that holds something else, as the kernel's do."""
+    device = pool.devices_of_tank[1]
+    with open(device + '.new', 'wb') as file:
+        file.write(b'the first block of somebody else')
+        file.truncate(SMALL)
+    os.replace(device + '.new', device)
+    status = pool.json('pool', 'status', 'tank')['pool']
+    assert status['devices'][1]['state'] == 'missing'
+    assert not [row for row in status['advice'] if 'header cannot be read' in row['what']]
+    assert any(f'last seen as {device}' in row['what'] for row in status['advice'])

@@ -8,9 +8,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
+#include "cli/identity.h"
 #include "cli/verb.h"
 
 /* --- requests ---------------------------------------------------------------------------- */
@@ -216,6 +219,54 @@ static void exit_codes(void **state)
 	assert_string_equal(name, "time-out");
 }
 
+/* --- drives ------------------------------------------------------------------------------ */
+
+struct attribute {
+	const char *leaf, *line;
+};
+
+/* A directory as sysfs has it, asked, and taken away again. */
+static void drive_is(const struct attribute *attributes, unsigned count, const char *expected)
+{
+	char disk[] = "/tmp/sysfs-XXXXXX", directory[40], path[80], text[IDENTITY_MAX];
+
+	assert_non_null(mkdtemp(disk));
+	snprintf(directory, sizeof(directory), "%s/part", disk);
+	assert_int_equal(mkdir(directory, 0700), 0);
+	for (unsigned i = 0; i < count; i++) {
+		FILE *file;
+
+		snprintf(path, sizeof(path), "%s/%s", directory, attributes[i].leaf);
+		file = fopen(path, "w");
+		assert_non_null(file);
+		fputs(attributes[i].line, file);
+		fclose(file);
+	}
+	identity_of_block(directory, text);
+	assert_string_equal(text, expected);
+	for (unsigned i = 0; i < count; i++) {
+		snprintf(path, sizeof(path), "%s/%s", directory, attributes[i].leaf);
+		assert_int_equal(unlink(path), 0);
+	}
+	assert_int_equal(rmdir(directory) | rmdir(disk), 0);
+}
+
+static void drives_are_told_apart(void **state)
+{
+	static const struct attribute disk[] = {
+		{"size", "2048\n"}, {"wwid", "eui.0025\n"}, {"serial", "S1\n"}};
+	static const struct attribute serial[] = {{"size", "2048\n"}, {"serial", "  S1  \n"}};
+	static const struct attribute part[] = {
+		{"size", "1024\n"}, {"partition", "2\n"}, {"../wwid", "eui.0025\n"}};
+	static const struct attribute empty[] = {{"size", "8\n"}, {"serial", "\n"}};
+
+	drive_is(disk, 3, "eui.0025, 2048 sectors");
+	drive_is(serial, 2, "S1, 2048 sectors");
+	drive_is(part, 3, "eui.0025 part 2, 1024 sectors");
+	drive_is(empty, 2, "8 sectors");
+	drive_is(disk, 0, "");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -228,6 +279,7 @@ int main(void)
 		cmocka_unit_test(property_names),
 		cmocka_unit_test(object_names),
 		cmocka_unit_test(exit_codes),
+		cmocka_unit_test(drives_are_told_apart),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

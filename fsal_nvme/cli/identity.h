@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/* What tells a drive from another one that has its name now. */
+#ifndef MILLRACE_IDENTITY_H
+#define MILLRACE_IDENTITY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#define IDENTITY_MAX 300
+
+/* Of a block device what its drive says (its world wide name, or a serial number), with number of
+ * the partition and size; of a plain file its inode. "" where nothing tells. */
+void identity_of(const char *path, char text[IDENTITY_MAX]);
+/* The same of a block device whose directory of sysfs this is. */
+void identity_of_block(const char *directory, char text[IDENTITY_MAX]);
+
+#endif
