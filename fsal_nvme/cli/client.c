@@ -38,6 +38,20 @@ bool pool_is_served(const struct command *command, const char *pool)
 	return rc != -ENOENT;
 }
 
+bool pool_is_known(const struct command *command, const char *pool)
+{
+	json_t *names = cache_names(command), *one;
+	bool known = false;
+	size_t i;
+
+	json_array_foreach(names, i, one)
+	{
+		known |= !strcmp(json_string_value(one), pool);
+	}
+	json_decref(names);
+	return known;
+}
+
 bool socket_is_live(const struct command *command, const char *pool)
 {
 	char path[4096];

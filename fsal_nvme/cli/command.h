@@ -18,6 +18,7 @@ struct command {
 	struct engine *engine; /* made when first needed */
 	bool hint_help; /* the error is one of usage: point at --help */
 	bool degraded; /* of `status` */
+	bool answered; /* all that there was to print is printed */
 };
 
 /* --- parse.c, help.c, complete.c --------------------------------------------------------- */
@@ -105,6 +106,8 @@ int client_connect(const struct command *command, const char *pool, int *fd, str
 int client_call(int fd, const char *pool, const struct verb *verb, const json_t *args,
 	struct reporter *reporter, json_t *result, struct error *error);
 bool pool_is_served(const struct command *command, const char *pool);
+/* Whether anything here knows a pool of this name: the cache, or a server. */
+bool pool_is_known(const struct command *command, const char *pool);
 /* The same of a control socket that is there. One at which nobody listens, of a server that was
  * killed, is removed, unless somebody holds the pool's lock: a server may be about to listen. */
 bool socket_is_live(const struct command *command, const char *pool);
@@ -128,6 +131,7 @@ enum field_kind {
 	FIELD_BYTES,
 	FIELD_BOOL,
 	FIELD_TIME, /* ns since 1970 */
+	FIELD_SPAN, /* ns */
 };
 struct field {
 	const char *key, *heading;
@@ -155,6 +159,7 @@ int command_pool_export(struct command *command);
 int command_pool_list(struct command *command);
 int command_pool_destroy(struct command *command);
 int command_pool_status(struct command *command);
+int command_pool_iostat(struct command *command);
 int command_serve(struct command *command);
 int command_status(struct command *command);
 

@@ -169,8 +169,9 @@ static void run_verb(struct connection *c, const struct control_request *request
 	};
 
 	set_running(c, true);
-	log_notice("control: %s%s%s", request->verb->noun, request->verb->name ? " " : "",
-		request->verb->name ? request->verb->name : "");
+	if (!(request->verb->flags & VERB_LOOKS)) /* those are asked again and again */
+		log_notice("control: %s%s%s", request->verb->noun, request->verb->name ? " " : "",
+			request->verb->name ? request->verb->name : "");
 	verb_run(&call);
 	if (error.code)
 		log_notice("control: %s: %s", error.object, error.message);

@@ -18,6 +18,7 @@ static const struct {
 	{"pool", "export", command_pool_export},
 	{"pool", "list", command_pool_list},
 	{"pool", "status", command_pool_status},
+	{"pool", "iostat", command_pool_iostat},
 	{"pool", "destroy", command_pool_destroy},
 	{"dataset", "list", command_run_on_pools},
 	{"share", "list", command_run_on_pools},
@@ -109,7 +110,8 @@ static int finish(struct command *c, int rc)
 	if (c->engine)
 		engine_destroy(c->engine);
 	terminal_end(c->result);
-	output_print(c);
+	if (!c->answered)
+		output_print(c);
 	return exit_code;
 }
 

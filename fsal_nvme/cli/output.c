@@ -22,6 +22,23 @@ static void format_time(uint64_t ns, char *text, size_t size)
 		snprintf(text, size, "?");
 }
 
+/* Two or three digits of it; 0: there was none. */
+static void format_span(uint64_t ns, char *text, size_t size)
+{
+	static const char *const units[] = {"ns", "us", "ms", "s"};
+	double value = (double)ns;
+	unsigned i = 0;
+
+	while (value >= 999.5 && i < 3) {
+		value /= 1000;
+		i++;
+	}
+	if (ns)
+		snprintf(text, size, "%.*f%s", i && value < 9.95 ? 1 : 0, value, units[i]);
+	else
+		snprintf(text, size, "-");
+}
+
 /* A string is given back as it is, all others are put into `room`. */
 static const char *format_value(const json_t *value, enum field_kind kind, char *room, size_t size)
 {
@@ -35,6 +52,8 @@ static const char *format_value(const json_t *value, enum field_kind kind, char 
 		bytes_text(number, room, size);
 	else if (kind == FIELD_TIME)
 		format_time(number, room, size);
+	else if (kind == FIELD_SPAN)
+		format_span(number, room, size);
 	else if (kind == FIELD_BOOL)
 		snprintf(room, size, "%s", json_is_true(value) ? "yes" : "no");
 	else
@@ -44,7 +63,7 @@ static const char *format_value(const json_t *value, enum field_kind kind, char 
 
 static bool to_the_right(enum field_kind kind)
 {
-	return kind == FIELD_NUMBER || kind == FIELD_BYTES;
+	return kind == FIELD_NUMBER || kind == FIELD_BYTES || kind == FIELD_SPAN;
 }
 
 /* --- a view ------------------------------------------------------------------------------ */
@@ -200,6 +219,7 @@ static void print_json(const struct command *command)
 		json_object_set_new(answer, "error", error_json(&command->error));
 	json_dumpf(answer, stdout, JSON_INDENT(2));
 	printf("\n");
+	fflush(stdout);
 	json_decref(answer);
 }
 

@@ -422,21 +422,6 @@ int command_pool_import(struct command *c)
 
 /* --- export, destroy --------------------------------------------------------------------- */
 
-/* Whether anything here knows it, by its name alone. */
-static bool is_known(const struct command *c, const char *name)
-{
-	json_t *names = cache_names(c), *one;
-	bool known = false;
-	size_t i;
-
-	json_array_foreach(names, i, one)
-	{
-		known |= !strcmp(json_string_value(one), name);
-	}
-	json_decref(names);
-	return known;
-}
-
 static int forget(struct command *c)
 {
 	char name[POOL_NAME_MAX + 1];
@@ -446,7 +431,7 @@ static int forget(struct command *c)
 		rc = refuse_served(c, name);
 	if (rc)
 		return rc;
-	if (!is_known(c, name))
+	if (!pool_is_known(c, name))
 		return error_set(&c->error, -ENOENT, name, "no such pool is known here");
 	cache_remove(c, name);
 	say(c,

@@ -126,6 +126,7 @@ int error_exit(int code, const char **name);
 /* --- verbs_*.c --------------------------------------------------------------------------- */
 
 int verb_pool_status(struct verb_call *call);
+int verb_pool_iostat(struct verb_call *call);
 int verb_pool_get(struct verb_call *call);
 int verb_pool_set(struct verb_call *call);
 int verb_pool_check(struct verb_call *call);

@@ -44,6 +44,12 @@ static const struct parameter one_pool[] = {POOL, END};
 static const struct parameter pool_export_args[] = {
 	POOL, FORCE("forget it on this host alone, whatever its devices are or hold"), END};
 static const struct parameter some_pool[] = {POOL_OR_ALL, END};
+static const struct parameter pool_iostat_args[] = {POOL_OR_ALL,
+	{"interval", VALUE_NUMBER, PARAMETER_PLACE, 1, 86400, "INTERVAL",
+		"seconds after which to tell again, of what went on meanwhile"},
+	{"count", VALUE_NUMBER, PARAMETER_PLACE, 1, UINT32_MAX, "COUNT",
+		"how often to tell (for ever)"},
+	END};
 static const struct parameter pool_get_args[] = {POOL, PROPERTIES, END};
 static const struct parameter pool_set_args[] = {POOL, ASSIGNMENTS, END};
 static const struct parameter pool_check_args[] = {
@@ -89,6 +95,8 @@ const struct verb verb_table[] = {
 	{"pool", "list", "pools that are known here", 0, nothing, NULL},
 	{"pool", "status", "devices, space, health, and what to do next", VERB_LOOKS, one_pool,
 		verb_pool_status},
+	{"pool", "iostat", "what goes on: operations and bytes a second", VERB_LOOKS,
+		pool_iostat_args, verb_pool_iostat},
 	{"pool", "get", "properties of a pool", VERB_LOOKS, pool_get_args, verb_pool_get},
 	{"pool", "set", "change properties of a pool", VERB_CHANGES, pool_set_args, verb_pool_set},
 	{"pool", "check", "read and check everything", VERB_LOOKS, pool_check_args,

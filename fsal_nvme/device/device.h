@@ -33,6 +33,7 @@ struct engine;
 struct device;
 
 enum io_op { IO_READ, IO_WRITE, IO_FLUSH };
+#define IO_OPS 3
 
 enum {
 	IO_FUA = 1 << 0, /* a write that is durable when it is done */
@@ -55,6 +56,7 @@ struct io {
 	void *data; /* the caller's */
 	struct io *next; /* the engine's, while submitted */
 	uint64_t engine_data; /* the engine's, while submitted */
+	uint64_t submitted; /* engine_clock() of io_submit() */
 };
 
 static inline size_t iov_length(const struct iovec *iov, unsigned count)
@@ -99,6 +101,20 @@ const struct device_info *device_info(const struct device *device);
  * path still names the file that was opened, at no less than its size. Blocks for a system call.
  */
 bool device_present(struct device *device);
+
+/* What a device has done since it was opened. Nothing here ever decreases but `under_way`. */
+struct device_counters {
+	uint64_t elapsed; /* ns since then */
+	struct {
+		uint64_t done; /* requests, without those that failed */
+		uint64_t bytes;
+		uint64_t ns; /* from io_submit() to their end, added up */
+	} of[IO_OPS]; /* by enum io_op */
+	uint64_t errors; /* requests that failed */
+	uint64_t under_way; /* requests: submitted, and not done */
+};
+/* From any thread. */
+void device_counters(const struct device *device, struct device_counters *counters);
 
 /* --- engine -------------------------------------------------------------------------------- */
 

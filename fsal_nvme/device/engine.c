@@ -19,8 +19,29 @@ bool io_in_range(const struct io *io)
 	return io->op == IO_FLUSH || (io->offset <= size && length <= size - io->offset);
 }
 
-void counters_add(struct engine_counters *counters, const struct io *io, uint64_t length)
+/* By one thread at a time. */
+static void grow(_Atomic uint64_t *counter, uint64_t by)
 {
+	atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + by,
+		memory_order_relaxed);
+}
+
+static void meter_add(struct device_meter *meter, const struct io *io, uint64_t clock)
+{
+	if (io->result) {
+		grow(&meter->errors, 1);
+		return;
+	}
+	grow(&meter->of[io->op].done, 1);
+	grow(&meter->of[io->op].bytes, io_length(io));
+	grow(&meter->of[io->op].ns, clock - io->submitted);
+}
+
+void counters_add(struct engine_counters *counters, const struct io *io, uint64_t clock)
+{
+	uint64_t length = io_length(io);
+
+	meter_add(&io->device->meter, io, clock);
 	if (io->result) {
 		counters->errors++;
 		return;
@@ -67,9 +88,14 @@ static void check(const struct engine *engine, const struct io *io)
 
 void io_submit(struct engine *engine, struct io **ios, unsigned count)
 {
+	uint64_t clock = count ? engine_clock(engine) : 0;
+
 	for (unsigned i = 0; i < count; i++) {
 		check(engine, ios[i]);
 		ios[i]->next = NULL;
+		ios[i]->submitted = clock;
+		atomic_fetch_add_explicit(
+			&ios[i]->device->meter.submitted, 1, memory_order_relaxed);
 	}
 	if (count)
 		engine->ops->submit(engine, ios, count);
@@ -102,12 +128,17 @@ int io_run(struct engine *engine, struct io *io)
 int device_open(struct engine *engine, const char *path, unsigned flags, struct device **device,
 	struct error *error)
 {
+	int rc;
+
 	*device = NULL;
 	if (strlen(path) >= sizeof((*device)->info.path))
 		return error_set(error, -ENAMETOOLONG, path,
 			"the path of a device may have %zu bytes at most",
 			sizeof((*device)->info.path) - 1);
-	return engine->ops->open(engine, path, flags, device, error);
+	rc = engine->ops->open(engine, path, flags, device, error);
+	if (!rc)
+		(*device)->meter.opened = engine_clock(engine);
+	return rc;
 }
 
 void device_close(struct device *device)
@@ -124,6 +155,26 @@ const struct device_info *device_info(const struct device *device)
 bool device_present(struct device *device)
 {
 	return device->engine->ops->present(device);
+}
+
+/* `submitted` last: it is never behind the others then. */
+void device_counters(const struct device *device, struct device_counters *counters)
+{
+	const struct device_meter *meter = &device->meter;
+	uint64_t ended;
+
+	*counters = (struct device_counters){
+		.elapsed = engine_clock(device->engine) - meter->opened,
+		.errors = atomic_load(&meter->errors),
+	};
+	ended = counters->errors;
+	for (unsigned op = 0; op < IO_OPS; op++) {
+		counters->of[op].done = atomic_load(&meter->of[op].done);
+		counters->of[op].bytes = atomic_load(&meter->of[op].bytes);
+		counters->of[op].ns = atomic_load(&meter->of[op].ns);
+		ended += counters->of[op].done;
+	}
+	counters->under_way = atomic_load(&meter->submitted) - ended;
 }
 
 void engine_destroy(struct engine *engine)

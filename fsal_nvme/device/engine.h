@@ -32,19 +32,30 @@ struct engine {
 	const struct engine_ops *ops;
 };
 
+/* As struct device_counters; but for `submitted` by the one thread that completes its requests. */
+struct device_meter {
+	uint64_t opened; /* engine_clock() */
+	_Atomic uint64_t submitted;
+	struct {
+		_Atomic uint64_t done, bytes, ns;
+	} of[IO_OPS];
+	_Atomic uint64_t errors;
+};
+
 /* First member of the engine's own struct for an open device. */
 struct device {
 	struct engine *engine;
 	unsigned flags;
 	struct device_info info;
+	struct device_meter meter;
 };
 
 /* The bytes that a request moves; 0 for a flush. */
 uint64_t io_length(const struct io *io);
 /* Whether the request lies within its device. */
 bool io_in_range(const struct io *io);
-/* Adds one finished request. */
-void counters_add(struct engine_counters *counters, const struct io *io, uint64_t length);
+/* Adds one finished request, to these and to what its device has done; `clock` is its end. */
+void counters_add(struct engine_counters *counters, const struct io *io, uint64_t clock);
 
 static inline size_t whole_blocks(size_t length)
 {

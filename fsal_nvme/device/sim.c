@@ -353,7 +353,7 @@ static void complete(struct sim_world *world, struct io **at)
 	else
 		io->result = perform(world, io);
 	unlink_io(world, at);
-	counters_add(&host->counters, io, io_length(io));
+	counters_add(&host->counters, io, world->now.clock);
 	world->running = true;
 	io->done(io);
 	world->running = false;

@@ -290,10 +290,12 @@ static bool settle(struct io *io, int result)
 
 static void count_finished(struct ring *ring, const struct io *io)
 {
+	uint64_t clock = io ? engine_clock(&ring->engine->engine) : 0;
+
 	pthread_mutex_lock(&ring->counters_lock);
 	for (; io; io = io->next) {
 		if (!is_call(io))
-			counters_add(&ring->counters, io, io_length(io));
+			counters_add(&ring->counters, io, clock);
 	}
 	pthread_mutex_unlock(&ring->counters_lock);
 }

@@ -159,6 +159,16 @@ struct pool_status {
 };
 void pool_status(struct pool *pool, struct pool_status *status);
 
+/* What the devices have done since the pool was opened; `list` takes POOL_DEVICES_MAX. How many
+ * there are. */
+struct pool_device_io {
+	unsigned id;
+	char path[256]; /* empty when missing */
+	enum device_state state;
+	struct device_counters counters; /* zeros when missing */
+};
+unsigned pool_device_io(struct pool *pool, struct pool_device_io *list);
+
 struct pool_check_report {
 	uint64_t segments, blocks, bad_blocks, repaired_blocks; /* of devices that are there */
 	uint64_t lost_blocks; /* bad ones, and data of missing devices, that cannot be rebuilt */

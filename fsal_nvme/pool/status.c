@@ -123,6 +123,21 @@ void pool_status(struct pool *pool, struct pool_status *status)
 	status->domain_may_die = place_domain_may_die(pool);
 }
 
+unsigned pool_device_io(struct pool *pool, struct pool_device_io *list)
+{
+	for (unsigned i = 0; i < pool->device_count; i++) {
+		struct member *member = &pool->devices[i];
+
+		memset(&list[i], 0, sizeof(list[i]));
+		list[i].id = i;
+		snprintf(list[i].path, sizeof(list[i].path), "%s", member->path);
+		list[i].state = atomic_load(&member->state);
+		if (member->device)
+			device_counters(member->device, &list[i].counters);
+	}
+	return pool->device_count;
+}
+
 /* Room in segments that are being filled is not counted: it belongs to their volumes. */
 void pool_space(struct pool *pool, uint64_t *total, uint64_t *free_bytes)
 {

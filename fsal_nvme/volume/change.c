@@ -116,6 +116,8 @@ int change_end(struct change *change, int status, uint64_t *lsn)
 	if (status)
 		return status;
 	volume_note_lsn(change->volume, number);
+	if (number)
+		count_more(&change->volume->done.transactions, 1);
 	for (unsigned i = 0; i < change->held_count; i++) {
 		if (change->held_change[i] > change->held[i]->change)
 			change->held[i]->change = change->held_change[i];

@@ -456,6 +456,7 @@ void commit_submit(struct volume_file *file, struct volume_commit *commit)
 	struct volume *volume = file->volume;
 
 	file_ref(file);
+	count_more(&volume->done.commits, 1);
 	pthread_mutex_lock(&volume->work_lock);
 	commit->next = file->commits;
 	file->commits = commit;

@@ -497,9 +497,13 @@ int volume_write_with(struct volume_file *file, uint64_t offset, const struct io
 	if (options->commit)
 		commit_begin(file, options->commit);
 	r = write_all(&w);
-	if (!r && options->commit)
+	if (r)
+		return r;
+	count_more(&file->volume->done.writes, 1);
+	count_more(&file->volume->done.write_bytes, length);
+	if (options->commit)
 		commit_submit(file, options->commit);
-	return r;
+	return 0;
 }
 
 int volume_write(struct volume_file *file, uint64_t offset, const struct iovec *iov,

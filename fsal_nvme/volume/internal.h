@@ -94,7 +94,17 @@ struct volume {
 	bool running, busy; /* simulated: a batch, a round runs further down this stack */
 	bool threaded, stop;
 	pthread_t thread;
+
+	uint64_t opened; /* engine_clock() */
+	struct {
+		_Atomic uint64_t reads, read_bytes, writes, write_bytes, commits, transactions;
+	} done; /* as struct volume_counters */
 };
+
+static inline void count_more(_Atomic uint64_t *counter, uint64_t by)
+{
+	atomic_fetch_add_explicit(counter, by, memory_order_relaxed);
+}
 
 /* Frees the memory, lets the environment go; no I/O. */
 void volume_end_life(struct volume *volume);

@@ -255,6 +255,9 @@ static void finish(struct volume_read *read, int result)
 	read->result = result;
 	if (result)
 		read->bytes = 0;
+	else
+		count_more(&read->file->volume->done.reads, 1);
+	count_more(&read->file->volume->done.read_bytes, read->bytes);
 	read->done(read);
 }
 

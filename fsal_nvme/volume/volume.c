@@ -141,6 +141,7 @@ static int volume_begin_life(
 	volume->writable = !row->sealed && !pool_is_read_only(volumes->pool);
 	volume->orphans = volume->trims = volume->writable;
 	volume->queue_end = &volume->queue;
+	volume->opened = engine_clock(volume->engine);
 	init_locks(volume);
 	*out = volume;
 	return 0;
@@ -432,4 +433,31 @@ int volume_statfs(struct volume *volume, struct volume_space *space)
 	space->files = header.inodes;
 	space->bytes = header.bytes;
 	return 0;
+}
+
+static struct volume_counters counters_of(const struct volume *volume)
+{
+	return (struct volume_counters){
+		.elapsed = engine_clock(volume->engine) - volume->opened,
+		.reads = atomic_load(&volume->done.reads),
+		.read_bytes = atomic_load(&volume->done.read_bytes),
+		.writes = atomic_load(&volume->done.writes),
+		.write_bytes = atomic_load(&volume->done.write_bytes),
+		.commits = atomic_load(&volume->done.commits),
+		.transactions = atomic_load(&volume->done.transactions),
+	};
+}
+
+void volumes_count(struct volumes *volumes,
+	void (*each)(
+		void *data, const struct volume_row *row, const struct volume_counters *counters),
+	void *data)
+{
+	pthread_mutex_lock(&volumes->lock);
+	for (const struct volume *volume = volumes->first; volume; volume = volume->next) {
+		struct volume_counters counters = counters_of(volume);
+
+		each(data, &volume->row, &counters);
+	}
+	pthread_mutex_unlock(&volumes->lock);
 }

@@ -68,6 +68,19 @@ void volumes_destroy(struct volumes *volumes);
  * itself. Before pool_abandon(). No call may be under way. */
 void volumes_abandon(struct volumes *volumes);
 
+/* What was done to a volume since it was opened. Nothing here ever decreases. */
+struct volume_counters {
+	uint64_t elapsed; /* ns since then */
+	uint64_t reads, read_bytes, writes, write_bytes; /* calls that succeeded */
+	uint64_t commits; /* asked for: volume_commit(), and writes with one */
+	uint64_t transactions; /* that changed names, attributes or where data lies */
+};
+/* Calls back for each volume that is open; the callback must not open or close any. */
+void volumes_count(struct volumes *volumes,
+	void (*each)(
+		void *data, const struct volume_row *row, const struct volume_counters *counters),
+	void *data);
+
 struct volume_create_options {
 	const char *name;
 	enum volume_kind kind; /* VOLUME_SHARE or VOLUME_DATASET */

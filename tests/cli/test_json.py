@@ -57,6 +57,7 @@ def test_every_verb_answers_by_its_schema(succeeded):
     if site.is_served:
         site.json('serve', 'tank', '--stop')
     site.json('serve', 'tank')
+    site.json('pool', 'iostat', 'tank')
     site.json('serve', 'tank', '--stop')
     site.json('pool', 'export', 'tank')
     assert site.json('pool', 'import', '--device-dir', site.devices_dir)['pools']

@@ -170,6 +170,38 @@ static void beyond_the_end_is_eio_and_does_not_grow(void **state)
 	engine_destroy(engine);
 }
 
+static void each_device_is_counted_by_itself(void **state)
+{
+	struct engine *engine = engine_of(0, 2, 0);
+	struct device *a = open_file(engine, in(directory, "a"), 4 << 20);
+	struct device *b = open_file(engine, in(directory, "b"), 4 << 20);
+	void *buffer = buffer_alloc(engine, BLOCK_SIZE);
+	struct device_counters c;
+
+	expect_write_and_read(engine, a, 1 << 20);
+	assert_int_equal(run(engine, IO_READ, 0, a, 8 << 20, buffer, BLOCK_SIZE), -EIO);
+	assert_int_equal(run(engine, IO_READ, 0, b, 0, buffer, BLOCK_SIZE), 0);
+	device_counters(a, &c);
+	assert_int_equal(c.of[IO_READ].done, 2);
+	assert_int_equal(c.of[IO_READ].bytes, (1 << 20) + BLOCK_SIZE);
+	assert_int_equal(c.of[IO_WRITE].done, 2);
+	assert_int_equal(c.of[IO_WRITE].bytes, (1 << 20) + BLOCK_SIZE);
+	assert_int_equal(c.of[IO_FLUSH].done, 1);
+	assert_int_equal(c.of[IO_FLUSH].bytes, 0);
+	assert_int_equal(c.errors, 1);
+	assert_int_equal(c.under_way, 0);
+	for (unsigned op = 0; op < IO_OPS; op++)
+		assert_in_range(c.of[op].ns, 1, 2 * c.elapsed);
+	device_counters(b, &c);
+	assert_int_equal(c.of[IO_READ].done, 1);
+	assert_int_equal(c.of[IO_WRITE].done, 0);
+	assert_int_equal(c.errors, 0);
+	buffer_free(engine, buffer, BLOCK_SIZE);
+	device_close(a);
+	device_close(b);
+	engine_destroy(engine);
+}
+
 static void a_file_cut_short_is_eio_and_not_present(void **state)
 {
 	struct engine *engine = engine_of(0, 1, 0);
@@ -739,6 +771,7 @@ int main(void)
 		cmocka_unit_test(memory_from_the_heap_serves_too),
 		cmocka_unit_test(vectors_are_gathered_and_scattered),
 		cmocka_unit_test(beyond_the_end_is_eio_and_does_not_grow),
+		cmocka_unit_test(each_device_is_counted_by_itself),
 		cmocka_unit_test(a_file_cut_short_is_eio_and_not_present),
 		cmocka_unit_test(many_threads_share_an_engine),
 		cmocka_unit_test(more_requests_than_the_depth_wait),

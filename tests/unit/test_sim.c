@@ -206,6 +206,38 @@ static void a_world_that_stands_still_is_a_deadlock(void **state)
 	finish(&f);
 }
 
+static void ignore(struct io *io)
+{
+}
+
+static void what_a_device_did_is_counted_with_its_time(void **state)
+{
+	struct fixture f = start(1, false);
+	struct device_counters before, c;
+	struct io io, *list[] = {&io};
+
+	device_counters(f.device, &before);
+	assert_int_equal(before.of[IO_WRITE].done, 0);
+	sim_delay(f.world, "a", 1000000);
+	assert_int_equal(put(&f, 0, 'x', 0), 0);
+	device_counters(f.device, &c);
+	assert_int_equal(c.of[IO_WRITE].done, 1);
+	assert_int_equal(c.of[IO_WRITE].bytes, BLOCK_SIZE);
+	assert_true(c.of[IO_WRITE].ns >= 1000000);
+	assert_true(c.of[IO_WRITE].ns <= c.elapsed - before.elapsed);
+	io_prepare(&io, IO_READ, f.device, 0, f.back, BLOCK_SIZE);
+	io.done = ignore;
+	io_submit(f.engine, list, 1);
+	device_counters(f.device, &c);
+	assert_int_equal(c.under_way, 1);
+	assert_int_equal(c.of[IO_READ].done, 0);
+	engine_sleep(f.engine, 2000000);
+	device_counters(f.device, &c);
+	assert_int_equal(c.under_way, 0);
+	assert_int_equal(c.of[IO_READ].done, 1);
+	finish(&f);
+}
+
 static void sleep_runs_what_falls_due(void **state)
 {
 	struct fixture f = start(1, true);
@@ -780,6 +812,7 @@ static void requests_are_cheap(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(what_a_device_did_is_counted_with_its_time),
 		cmocka_unit_test(reads_see_the_cache),
 		cmocka_unit_test(vectors_are_gathered_and_scattered),
 		cmocka_unit_test(beyond_the_end_is_eio),

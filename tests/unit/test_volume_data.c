@@ -904,6 +904,49 @@ static void agrees_with_a_model(void **state)
 	}
 }
 
+/* --- counters --------------------------------------------------------------------------------- */
+
+static void take_counters(
+	void *data, const struct volume_row *row, const struct volume_counters *counters)
+{
+	assert_string_equal(row->name, "share");
+	*(struct volume_counters *)data = *counters;
+}
+
+static struct volume_counters count_now(void)
+{
+	struct volume_counters counters = {0};
+
+	volumes_count(fixture.volumes, take_counters, &counters);
+	return counters;
+}
+
+static void counts_what_it_is_asked_for(void **state)
+{
+	struct volume_counters before = count_now(), c;
+	struct volume_file *file = make_file("a");
+	uint8_t bytes[100];
+	size_t read;
+	bool eof;
+
+	c = count_now();
+	assert_int_equal(c.transactions, before.transactions + 1);
+	assert_int_equal(c.reads + c.writes + c.commits, 0);
+	assert_int_equal(write_seeded(file, 0, 60, 1), 0);
+	assert_int_equal(volume_commit_wait(file), 0);
+	assert_int_equal(volume_read_wait(file, 0, bytes, sizeof(bytes), &read, &eof), 0);
+	assert_int_equal(volume_read_wait(file, 1000, bytes, sizeof(bytes), &read, &eof), 0);
+	c = count_now();
+	assert_int_equal(c.writes, 1);
+	assert_int_equal(c.write_bytes, 60);
+	assert_int_equal(c.commits, 1);
+	assert_int_equal(c.reads, 2);
+	assert_int_equal(c.read_bytes, 60);
+	assert_true(c.transactions > before.transactions + 1);
+	assert_true(c.elapsed >= before.elapsed);
+	volume_file_put(file);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start, end)
 
 int main(void)
@@ -937,6 +980,7 @@ int main(void)
 		TEST(deletes_a_file_that_is_being_written),
 		TEST(replaces_a_file_that_is_open),
 		TEST(agrees_with_a_model),
+		TEST(counts_what_it_is_asked_for),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
