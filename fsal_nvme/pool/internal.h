@@ -264,6 +264,15 @@ void page_cache_destroy(struct pool *pool);
 void page_cache_end_repairs(struct pool *pool);
 void page_cache_forget(struct pool *pool, uint64_t segment);
 
+/* --- block_cache.h ----------------------------------------------------------------------- */
+
+/* Blocks of files: pool->cache, without memory until pool_cache_resize(). */
+struct block_cache;
+int block_cache_create(struct pool *pool);
+/* Nobody reads. */
+void block_cache_destroy(struct pool *pool);
+void block_cache_status(struct block_cache *cache, struct pool_status *status);
+
 /* --- environments (env.c), transactions (txn.c), images (image.c) --------------------------------
  */
 
@@ -539,6 +548,7 @@ struct pool {
 
 	struct journal *journal;
 	struct page_cache *pages;
+	struct block_cache *cache;
 	struct erasure *erasure;
 
 	pthread_rwlock_t table_lock;

@@ -298,6 +298,8 @@ static int open_parts(struct opening *o)
 		return -ENOMEM;
 	rc = page_cache_create(pool, pool->options.page_cache);
 	if (!rc)
+		rc = block_cache_create(pool);
+	if (!rc)
 		rc = journal_create(pool);
 	if (rc)
 		return rc;

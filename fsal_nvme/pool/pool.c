@@ -98,6 +98,7 @@ void pool_abandon(struct pool *pool)
 	release_stock(pool);
 	free_table(pool);
 	page_cache_destroy(pool);
+	block_cache_destroy(pool);
 	erasure_destroy(pool);
 	close_devices(pool);
 	destroy_locks(pool);

@@ -152,6 +152,8 @@ struct pool_status {
 	uint64_t journal_size, journal_used;
 	uint64_t images, deltas, image_bytes; /* written since opening; images: full ones */
 	bool domain_may_die; /* the placement lets one whole domain die */
+	uint64_t cache_size, cache_used; /* bytes; used: with what describes them */
+	uint64_t cache_hits, cache_misses; /* bytes of files read from it, and from devices */
 	char other_owners[200]; /* hosts that may still write, "alpha, beta"; "": none */
 	char unreadable[400]; /* paths that the pool was opened with and that show no header */
 	unsigned device_count;
@@ -324,6 +326,13 @@ int txn_refer(struct txn *txn, const struct extent *extents, unsigned count);
 int txn_release(struct txn *txn, const struct extent *extents, unsigned count);
 
 /*
+ * The block cache, of verified blocks: how many bytes it may take, with all that describes them; 0:
+ * none, as after opening. Any thread, also while reads go on; waits for copies. -ENOMEM: it has the
+ * size that it had.
+ */
+int pool_cache_resize(struct pool *pool, uint64_t bytes);
+
+/*
  * A read of up to many extents into the caller's memory; all of it belongs to the caller until
  * done(). Straight into `into` where that is aligned and the blocks are whole; otherwise through
  * buffers of the pool. result: 0, -EIO.
@@ -335,6 +344,7 @@ struct read_part {
 struct pool_read {
 	struct read_part *parts;
 	unsigned part_count;
+	bool cached; /* may be answered by the block cache, and kept there */
 	int result;
 	void (*done)(
 		struct pool_read *read); /* on an engine thread, or before pool_read() returns */
@@ -342,9 +352,11 @@ struct pool_read {
 	/* the pool's own */
 	_Atomic unsigned pending;
 	_Atomic int failed;
+	bool looks, large;
 	struct pool *pool;
 };
 void pool_read(struct pool *pool, struct pool_read *read);
+/* The same, waiting, and from devices: for what reads once, or checks. */
 int pool_read_wait(struct pool *pool, struct read_part *parts, unsigned part_count);
 
 /* The emptiest closed segment of a volume with less than `percent` live, for a compactor: its id,

@@ -13,11 +13,15 @@
  *   -> delivered                  what went through a bounce buffer is copied out
  *   -> not to be had              a line in the log, -EIO for the whole read
  *
+ * What the block cache has of a part is copied inside pool_read() before all that, without a look
+ * at the segment; the rest is what is read then, and kept there once it is proven.
+ *
  * Bytes go straight to the caller's memory where that is aligned and the block whole. A row leaves
  * memory, and checksums leave it for the chunks, under segment->lock and only when what replaces
  * them is readable; so one look under that lock says where a row's bytes are, and the answer "on
  * its devices" stays true.
  */
+#include "pool/block_cache.h"
 #include "pool/read.h"
 #include "pool/row.h"
 
@@ -25,6 +29,8 @@
 #include <inttypes.h>
 
 #define NO_CHECKSUMS "no copy of its checksums can be read"
+/* From here on a read is one of those that follow each other through a large file. */
+#define LARGE_READ (256u << 10)
 
 struct piece {
 	struct piece *next; /* of the run's, or of those that one rebuild serves */
@@ -162,6 +168,48 @@ static void piece_end(struct piece *piece)
 	read_put(read);
 }
 
+static uint64_t piece_linear(const struct piece *piece, unsigned i)
+{
+	return chunk_to_linear(
+		       &piece->segment->layout, piece->cut.chunk, (piece->block + i) * BLOCK_SIZE) /
+	       BLOCK_SIZE;
+}
+
+static bool piece_has_whole(const struct piece *piece, unsigned i)
+{
+	uint64_t start = (piece->block + i) * BLOCK_SIZE;
+
+	return piece->cut.from <= start && start + BLOCK_SIZE <= piece->cut.to;
+}
+
+/* All its blocks are right. The ends of a large read that are not whole blocks will be asked for
+ * by its neighbours, too, so they do not pass as the others do. */
+static void piece_keep(const struct piece *piece)
+{
+	struct block_cache *cache = piece->read->pool->cache;
+	struct block_run run;
+
+	run.segment = piece->segment->id;
+	for (unsigned i = 0; i < piece->count; i += run.count) {
+		uint64_t first = piece_linear(piece, i);
+
+		run.first = (uint32_t)first;
+		run.count = 0;
+		run.passing = 0;
+		for (unsigned at = i; at < piece->count; at++) {
+			unsigned n = run.count;
+
+			if (piece_linear(piece, at) != first + n ||
+				(n && (first + n) % GROUP_BLOCKS == 0))
+				break;
+			if (piece->read->large && piece_has_whole(piece, at))
+				run.passing |= UINT64_C(1) << n;
+			run.bytes[run.count++] = piece_block(piece, at);
+		}
+		block_cache_keep(cache, &run);
+	}
+}
+
 /* Copies what the caller wants of block `i` out of the bounce buffer. */
 static void piece_copy_out(const struct piece *piece, unsigned i)
 {
@@ -174,6 +222,8 @@ static void piece_copy_out(const struct piece *piece, unsigned i)
 
 static void piece_deliver(struct piece *piece)
 {
+	if (piece->read->looks && piece->part->into)
+		piece_keep(piece);
 	for (unsigned i = 0; piece->part->into && i < piece->count; i++) {
 		if (!piece_is_direct(piece, i))
 			piece_copy_out(piece, i);
@@ -486,11 +536,11 @@ static bool extent_fits(const struct segment *segment, const struct extent *exte
 	return extent->offset <= size && extent->length <= size - extent->offset;
 }
 
+/* The bytes from..to of the segment, which lie in the part. */
 static bool runs_read(struct pool_read *read, const struct read_part *part, struct segment *segment,
-	struct io_batch *batch)
+	uint64_t from, uint64_t end, struct io_batch *batch)
 {
-	uint64_t end = part->extent.offset + part->extent.length;
-	struct run run = {.to = part->extent.offset};
+	struct run run = {.to = from};
 
 	if (!extent_fits(segment, &part->extent))
 		goto nothing;
@@ -511,23 +561,43 @@ nothing:
 	return false;
 }
 
-static void part_start(struct pool_read *read, const struct read_part *part, struct io_batch *batch)
+void part_read(struct pool_read *read, const struct read_part *part, uint64_t from, uint64_t to,
+	struct io_batch *batch)
 {
-	struct segment *segment;
+	struct segment *segment = segment_get(read->pool, part->extent.segment);
 
-	if (part->extent.length == 0)
-		return;
-	segment = segment_get(read->pool, part->extent.segment);
 	if (!segment) {
 		log_error("segment %" PRIx64 ": there is none; %" PRIu64
 			  " bytes of it cannot be read",
-			part->extent.segment, part->extent.length);
+			part->extent.segment, to - from);
 		read_fail(read);
 		return;
 	}
-	if (!runs_read(read, part, segment, batch))
+	if (!runs_read(read, part, segment, from, to, batch))
 		read_fail(read);
 	segment_put(segment);
+}
+
+static void part_start(struct pool_read *read, const struct read_part *part, struct io_batch *batch)
+{
+	const struct extent *extent = &part->extent;
+
+	if (extent->length == 0)
+		return;
+	if (read->looks && part->into && extent->offset <= CACHED_MAX &&
+		extent->length <= CACHED_MAX - extent->offset)
+		part_read_cached(read, part, batch);
+	else
+		part_read(read, part, extent->offset, extent->offset + extent->length, batch);
+}
+
+static bool is_large(const struct pool_read *read)
+{
+	uint64_t length = 0;
+
+	for (unsigned i = 0; i < read->part_count; i++)
+		length += read->parts[i].extent.length;
+	return length >= LARGE_READ;
 }
 
 void pool_read(struct pool *pool, struct pool_read *read)
@@ -537,6 +607,8 @@ void pool_read(struct pool *pool, struct pool_read *read)
 	read->pool = pool;
 	atomic_init(&read->pending, 1);
 	atomic_init(&read->failed, 0);
+	read->looks = read->cached && block_cache_is_on(pool->cache);
+	read->large = read->looks && is_large(read);
 	for (unsigned i = 0; i < read->part_count; i++)
 		part_start(read, &read->parts[i], &batch);
 	batch_submit(&batch);

@@ -121,6 +121,7 @@ void pool_status(struct pool *pool, struct pool_status *status)
 	status->deltas = atomic_load(&pool->deltas);
 	status->image_bytes = atomic_load(&pool->image_bytes);
 	status->domain_may_die = place_domain_may_die(pool);
+	block_cache_status(pool->cache, status);
 }
 
 unsigned pool_device_io(struct pool *pool, struct pool_device_io *list)

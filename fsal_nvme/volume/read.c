@@ -305,6 +305,7 @@ static void start(struct volume_read *read)
 	read->pool = (struct pool_read){
 		.parts = read->parts,
 		.part_count = m.count,
+		.cached = true,
 		.done = parts_read,
 		.data = read,
 	};

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #define DEVICE_SIZE (2u << 20)
+#define CACHE_SIZE (80u << 10) /* of blocks: some nine of them */
 #define WRITES_MAX 4 /* of a random sequence, and holes */
 #define PUNCH_FROM 1000 /* from a small file's bytes to the middle of what lies behind a hole */
 #define PUNCH_TO 41500
@@ -327,7 +328,9 @@ int run_open(struct run *run)
 
 	if (rc)
 		return rc;
-	rc = volumes_create(run->pool, NULL, &run->volumes);
+	rc = pool_cache_resize(run->pool, CACHE_SIZE);
+	if (!rc)
+		rc = volumes_create(run->pool, NULL, &run->volumes);
 	if (!rc)
 		rc = volume_open(run->volumes, "share", &run->volume, &error);
 	return rc;

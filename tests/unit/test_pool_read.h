@@ -8,6 +8,7 @@
 #define TEST_POOL_READ_H
 
 #include "device/sim.h"
+#include "pool/block_cache.h"
 #include "pool/read.h"
 #include "pool/row.h"
 
@@ -282,6 +283,7 @@ static inline void init_pool(struct fixture *f, size_t page_cache)
 		open_device(f, i, size);
 	put_heads(f);
 	assert_int_equal(page_cache_create(pool, page_cache), 0);
+	assert_int_equal(block_cache_create(pool), 0);
 }
 
 /* An empty cache: what was read is forgotten. */
@@ -340,6 +342,7 @@ static inline void finish(struct fixture *f)
 		segment_remove(f->pool, f->segment);
 	}
 	page_cache_destroy(f->pool);
+	block_cache_destroy(f->pool);
 	erasure_destroy(f->pool);
 	for (unsigned i = 0; i < width(f); i++) {
 		device_close(f->pool->devices[i].device);
