@@ -92,6 +92,10 @@ int host_lock(
 /* The value in force: what was set, else the default. -ENOENT: there is no such property. */
 int property_value(struct txn *txn, uint32_t volume, const char *name, char *value, size_t size);
 
+/* Makes a pool what its own properties say, for whoever serves it: when it was opened, and when
+ * they were changed. On an error, with its story, it stays as it was. */
+int pool_properties_apply(struct pool *pool, struct error *error);
+
 /* One element of nfs.clients. */
 struct client_rule {
 	char address[64]; /* "*", an address, or a network as ADDRESS/BITS, without host bits */

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "cli/command.h"
+#include "common/size.h"
 
 #define OPTIONS_MAX 32
 
@@ -36,25 +37,6 @@ static int parse_unsigned(const char *text, int base, uint64_t *number, const ch
 	*number = strtoull(text, &end, base);
 	*rest = end;
 	return errno ? -errno : 0;
-}
-
-static int parse_size(const char *text, uint64_t *number)
-{
-	static const char suffixes[] = "KMGT";
-	const char *rest, *suffix;
-	unsigned shift;
-	int rc = parse_unsigned(text, 10, number, &rest);
-
-	if (rc || !*rest)
-		return rc;
-	suffix = strchr(suffixes, *rest >= 'a' ? *rest - 'a' + 'A' : *rest);
-	if (!suffix || (rest[1] && strcmp(rest + 1, "iB")))
-		return -EINVAL;
-	shift = 10 * (unsigned)(suffix - suffixes + 1);
-	if (*number >> (63 - shift))
-		return -ERANGE;
-	*number <<= shift;
-	return 0;
 }
 
 static int parse_plain(const char *text, int base, uint64_t *number)
@@ -93,7 +75,7 @@ static int parse_number(enum value_kind kind, const char *text, uint64_t *number
 {
 	switch (kind) {
 	case VALUE_SIZE:
-		return parse_size(text, number);
+		return size_parse(text, number);
 	case VALUE_MODE:
 		return parse_plain(text, 8, number);
 	case VALUE_USER:

@@ -5,8 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/verb.h"
+#include "common/size.h"
 
 /* --- kinds of values --------------------------------------------------------------------- */
 
@@ -144,11 +146,73 @@ static int client_list(const char *value, char *normal, size_t size, struct erro
 	return rc;
 }
 
+/* --- cache.size -------------------------------------------------------------------------- */
+
+#define CACHE_LEAST (1u << 20)
+#define CACHE_AUTO UINT64_MAX
+
+static int cache_size_parse(const char *value, uint64_t *bytes)
+{
+	int rc;
+
+	*bytes = CACHE_AUTO;
+	if (!strcmp(value, "auto"))
+		return 0;
+	rc = size_parse(value, bytes);
+	return rc ? rc : *bytes && *bytes < CACHE_LEAST ? -EINVAL : 0;
+}
+
+static int cache_size(const char *value, char *normal, size_t size, struct error *error)
+{
+	char text[SIZE_TEXT_MAX] = "auto";
+	uint64_t bytes;
+
+	if (cache_size_parse(value, &bytes))
+		return -EINVAL;
+	if (bytes != CACHE_AUTO)
+		size_text(bytes, text);
+	return any_text(text, normal, size, error);
+}
+
+/* An eighth of the host's memory unless told, and at most half of it: the pool may have come from a
+ * host that has more. */
+static uint64_t cache_bytes(uint64_t wanted)
+{
+	uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+
+	if (wanted == CACHE_AUTO)
+		return memory / 8;
+	return wanted < memory / 2 ? wanted : memory / 2;
+}
+
+int pool_properties_apply(struct pool *pool, struct error *error)
+{
+	char value[PROPERTY_VALUE_MAX + 1];
+	uint64_t bytes;
+	struct txn *view;
+	int rc = view_begin(pool_env(pool), &view);
+
+	if (rc)
+		return rc;
+	rc = property_value(view, 0, "cache.size", value, sizeof(value));
+	txn_abort(view);
+	if (!rc)
+		rc = cache_size_parse(value, &bytes);
+	if (!rc)
+		rc = pool_cache_resize(pool, cache_bytes(bytes));
+	return rc ? error_set(error, rc, "cache.size",
+			    "the block cache cannot be made so large: %s", strerror(-rc))
+		  : 0;
+}
+
 /* --- the table --------------------------------------------------------------------------- */
 
 #define ANY_TEXT "text of one line, up to 1000 bytes"
 
 const struct property property_table[] = {
+	{"cache.size", PROPERTY_POOL, "auto",
+		"auto, 0, or from 1M on a number of bytes, with K, M, G or T for powers of 1024",
+		cache_size},
 	{"comment", PROPERTY_POOL | PROPERTY_SHARE | PROPERTY_DATASET, "", ANY_TEXT, any_text},
 	{"nfs.clients", PROPERTY_SHARE | PROPERTY_DATASET, "",
 		"a comma list of ADDRESS, ADDRESS/BITS or *, each followed by :ro or :rw; empty: "
@@ -224,6 +288,9 @@ int property_parse(const char *text, unsigned scope, char name[PROPERTY_NAME_MAX
 	rc = property_check_name(name, scope, error);
 	if (rc)
 		return rc;
+	value[0] = 0;
+	if (!equals[1])
+		return 0;
 	property = property_find(name, scope);
 	rc = property->normalise(equals + 1, value, PROPERTY_VALUE_MAX + 1, error);
 	return rc ? error_set(error, rc, name, "the value must be %s", property->rule) : 0;

@@ -53,6 +53,10 @@ static void put_space(json_t *pool, const struct pool_status *s)
 	put_integer(pool, "segments_degraded", s->segments_degraded);
 	put_integer(pool, "journal_size", s->journal_size);
 	put_integer(pool, "journal_used", s->journal_used);
+	put_integer(pool, "cache_size", s->cache_size);
+	put_integer(pool, "cache_used", s->cache_used);
+	put_integer(pool, "cache_hits", s->cache_hits);
+	put_integer(pool, "cache_misses", s->cache_misses);
 }
 
 json_t *pool_status_json(const struct pool_status *s)

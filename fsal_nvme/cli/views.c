@@ -44,6 +44,10 @@ static const struct field pool[] = {
 	{"segments_degraded", "degraded segments", FIELD_NUMBER},
 	{"journal_size", "journal", FIELD_BYTES},
 	{"journal_used", "journal in use", FIELD_BYTES},
+	{"cache_size", "cache", FIELD_BYTES},
+	{"cache_used", "cache in use", FIELD_BYTES},
+	{"cache_hits", "read from cache", FIELD_BYTES},
+	{"cache_misses", "read from devices", FIELD_BYTES},
 	{"epoch", "epoch", FIELD_NUMBER},
 	END,
 };

@@ -104,7 +104,7 @@ static int volume_removing(void *data, const struct volume_row *row, struct erro
 
 static int properties_changed(void *data, const struct volume_row *row, struct error *error)
 {
-	return row ? export_refresh(row, error) : 0;
+	return row ? export_refresh(row, error) : pool_properties_apply(nvme.pool, error);
 }
 
 static void stop(void *data)
@@ -258,6 +258,15 @@ static int open_pool(struct error *error)
 	return r;
 }
 
+/* A server without a cache is slower, and no worse. */
+static void apply_properties(void)
+{
+	struct error error = {0};
+
+	if (pool_properties_apply(nvme.pool, &error))
+		LogWarn(COMPONENT_FSAL, "%s: %s", error.object, error.message);
+}
+
 static int open_storage(struct error *error)
 {
 	const struct engine_options options = {.buffer_memory = nvme.options.buffer_memory};
@@ -293,6 +302,7 @@ static fsal_status_t configure(
 		log_problem("the pool was not opened", &error);
 		return fsalstat(ERR_FSAL_IO, -r);
 	}
+	apply_properties();
 	set_identity();
 	server_ops.drain_seconds = nvme.options.drain_seconds;
 	server_module_register(&server_ops);

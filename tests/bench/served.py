@@ -84,6 +84,8 @@ class Side:
         self.server = None
         try:
             pool.create()
+            if isinstance(pool, Pool):
+                pool.verb('pool', 'set', pool.name, 'cache.size=0')
             pool.ingest('data', source)
             self.server = server_class(pool, client.server_address)
             self.server.start()

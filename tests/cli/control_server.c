@@ -77,6 +77,8 @@ static int changed(void *data, const struct volume_row *row, struct error *error
 	fflush(stdout);
 	if (!rc && !strcmp(comment, "refuse"))
 		rc = error_set(error, -EIO, "server", "it refuses this comment");
+	if (!rc && !row)
+		rc = pool_properties_apply(server->pool, error);
 	return rc;
 }
 
@@ -161,7 +163,9 @@ static int run(const char *text)
 		rc = pool_open(engine, &options, &server.pool, &error);
 	if (rc)
 		return fail("open", &error);
-	rc = volumes_create(server.pool, NULL, &server.volumes);
+	rc = pool_properties_apply(server.pool, &error);
+	if (!rc)
+		rc = volumes_create(server.pool, NULL, &server.volumes);
 	if (!rc)
 		rc = serve(&server, run_dir, pool);
 	volumes_destroy(server.volumes);

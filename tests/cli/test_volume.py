@@ -188,8 +188,38 @@ def test_properties(either):
     either('share', 'set', 'tank/a', 'nfs.clients=', 'lab:owner=')
     assert properties(either, 'share', 'get', 'tank/a', 'nfs.clients') == {'nfs.clients': ''}
     either.fails(NOT_FOUND, 'share', 'get', 'tank/a', 'lab:owner')
+    either('share', 'set', 'tank/a', 'nfs.squash=')
+    assert properties(either, 'share', 'get', 'tank/a', 'nfs.squash') == {'nfs.squash': 'root'}
     either('pool', 'set', 'tank', 'comment=first')
-    assert properties(either, 'pool', 'get', 'tank') == {'comment': 'first'}
+    assert properties(either, 'pool', 'get', 'tank') == {'cache.size': 'auto', 'comment': 'first'}
+
+
+def test_the_size_of_the_cache(either):
+    def size():
+        return either.json('pool', 'status', 'tank')['pool']['cache_size']
+
+    served = bool(either.is_served)
+    assert (size() > 64 << 20) == served
+    for value, kept, taken in (('2048k', '2M', 2 << 20), ('3000000', '3000000', 3000000),
+                               ('0', '0', 0), ('1MiB', '1M', 1 << 20)):
+        either('pool', 'set', 'tank', f'cache.size={value}')
+        assert properties(either, 'pool', 'get', 'tank')['cache.size'] == kept
+        assert size() == taken * served
+    memory = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
+    either('pool', 'set', 'tank', 'cache.size=4096T')
+    assert size() == memory // 2 * served
+    for value in ('-1', '1K', 'all', '1P', '9999999T', '1048575'):
+        error = either.fails(USAGE, 'pool', 'set', 'tank', f'cache.size={value}')
+        assert 'from 1M on' in error['message']
+    assert properties(either, 'pool', 'get', 'tank')['cache.size'] == '4096T'
+    either('pool', 'set', 'tank', 'cache.size=')
+    assert properties(either, 'pool', 'get', 'tank')['cache.size'] == 'auto'
+    assert size() == memory // 8 * served
+    either('pool', 'set', 'tank', 'cache.size=5M')
+    if served:
+        either('serve', 'tank', '--stop')
+        either('serve', 'tank')
+        assert size() == 5 << 20
 
 
 @pytest.mark.parametrize('assignment', [
