@@ -38,6 +38,21 @@ static const char *health(const struct pool_status *s)
 	return pool_devices_away(s) || s->segments_degraded ? "degraded" : "healthy";
 }
 
+static json_t *use_json(const struct pool_use *use)
+{
+	json_t *space = json_object();
+
+	put_integer(space, "data", use->data);
+	put_integer(space, "waiting", use->waiting);
+	put_integer(space, "parity", use->parity);
+	put_integer(space, "metadata", use->metadata);
+	put_integer(space, "reserved", use->reserved);
+	put_integer(space, "free", use->free);
+	put_integer(space, "unusable", use->unusable);
+	put_integer(space, "raw", use->raw);
+	return space;
+}
+
 static void put_space(json_t *pool, const struct pool_status *s)
 {
 	uint64_t total = s->usable > s->reserve ? s->usable - s->reserve : 0;
@@ -46,7 +61,8 @@ static void put_space(json_t *pool, const struct pool_status *s)
 	put_integer(pool, "used", s->used);
 	put_integer(pool, "live", s->live);
 	put_integer(pool, "free", total > s->used ? total - s->used : 0);
-	put_integer(pool, "raw", s->raw);
+	put_integer(pool, "raw", s->use.raw);
+	json_object_set_new(pool, "space", use_json(&s->use));
 	put_integer(pool, "reserve", s->reserve);
 	put_integer(pool, "segments", s->segments);
 	put_integer(pool, "segments_open", s->segments_open);

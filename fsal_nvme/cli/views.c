@@ -51,6 +51,17 @@ static const struct field pool[] = {
 	{"epoch", "epoch", FIELD_NUMBER},
 	END,
 };
+static const struct field space[] = {
+	{"data", "data of files", FIELD_BYTES},
+	{"waiting", "to be compacted", FIELD_BYTES},
+	{"parity", "parity", FIELD_BYTES},
+	{"metadata", "metadata", FIELD_BYTES},
+	{"reserved", "reserved", FIELD_BYTES},
+	{"free", "free, with parity", FIELD_BYTES},
+	{"unusable", "unusable", FIELD_BYTES},
+	{"raw", "of all devices", FIELD_BYTES},
+	END,
+};
 static const struct field devices[] = {
 	{"id", "ID", FIELD_NUMBER},
 	{"state", "STATE", FIELD_TEXT},
@@ -180,6 +191,7 @@ const struct view view_table[] = {
 	{"pool", "list", "pools", NULL, NO_POOLS, pools, false},
 	{"pool", "import", "pools", NULL, "No device holds a pool.", importable, false},
 	{"pool", "status", "pool", NULL, NULL, pool, false},
+	{"pool", "status", "pool.space", "", NULL, space, false},
 	{"pool", "status", "pool.devices", "", NULL, devices, false},
 	{"pool", "status", "pool.advice", "", "\nNothing is to be done.", advice, true},
 	{"pool", "iostat", "pools", NULL, "No pool is being served here.", pool_io, false},

@@ -317,8 +317,7 @@ void image_forget(struct pool *pool, const struct image_row *part);
 /* The same for a whole image, at once as far as that can be. Waits; not under a transaction. */
 void image_free(struct pool *pool, const struct image *image);
 
-/* --- checkpoint.c, status.c --------------------------------------------------------------------
- */
+/* --- checkpoint.c, space.c, status.c ------------------------------------------------------- */
 
 /* Measures what the next checkpoint needs: image_segments, image_room. With maintain_lock, or
  * before there are other threads. */
@@ -326,8 +325,11 @@ void checkpoint_measure(struct pool *pool);
 /* A volume without an image was made or loaded: one more is expected before it is measured again.
  */
 void checkpoint_expect(struct pool *pool);
-/* Of file data that a new segment takes, with the devices that are in use now. */
+/* Of file data that a new segment takes, with the devices that are in use now. (space.c) */
 uint64_t pool_segment_bytes(struct pool *pool);
+/* ... and that one with so many data chunks takes. */
+uint64_t segment_capacity(const struct pool *pool, unsigned data);
+void pool_use(struct pool *pool, struct pool_use *use);
 
 /* --- journal.c
  * ------------------------------------------------------------------------------------ */

@@ -141,13 +141,26 @@ struct pool_device_status {
 	uint64_t read_errors, write_errors, checksum_errors, repaired; /* blocks, since opening */
 };
 
+/* What the bytes of all devices are used for. All parts but `raw` add up to `raw`. */
+struct pool_use {
+	uint64_t raw; /* of a missing device, what it has at least */
+	uint64_t data; /* of files */
+	uint64_t waiting; /* in segments of data that are not filled any more: bytes that no file
+			     needs; compaction and deleting the others give them back */
+	uint64_t parity; /* of segments of data */
+	uint64_t metadata; /* images, journal, labels, headers and checksums */
+	uint64_t reserved; /* in segments that are being filled, or are to be; kept for deleting */
+	uint64_t free; /* with its parity and checksums */
+	uint64_t unusable; /* free slots of devices that are away or alone, rounding */
+};
+
 struct pool_status {
 	struct pool_summary summary;
 	bool read_only;
 	int failure;
 	uint64_t lsn, durable_lsn;
-	uint64_t raw, usable, used, live,
-		reserve; /* bytes; usable and below: of data, w/o parity */
+	struct pool_use use;
+	uint64_t usable, used, live, reserve; /* bytes of data, without parity */
 	uint64_t segments, segments_open, segments_degraded;
 	uint64_t journal_size, journal_used;
 	uint64_t images, deltas, image_bytes; /* written since opening; images: full ones */

@@ -4,25 +4,6 @@
 
 #include "pool/internal.h"
 
-static uint64_t segment_capacity(const struct pool *pool, unsigned data)
-{
-	return (uint64_t)data * pool->header.cell * pool->header.slot_rows;
-}
-
-static unsigned data_width(struct pool *pool)
-{
-	unsigned usable = members_usable(pool);
-
-	if (usable <= pool->m)
-		return 0;
-	return usable - pool->m < pool->k ? usable - pool->m : pool->k;
-}
-
-uint64_t pool_segment_bytes(struct pool *pool)
-{
-	return segment_capacity(pool, data_width(pool));
-}
-
 static void device_status(struct pool *pool, unsigned i, struct pool_device_status *d)
 {
 	struct member *member = &pool->devices[i];
@@ -109,10 +90,10 @@ void pool_status(struct pool *pool, struct pool_status *status)
 	status->device_count = pool->device_count;
 	for (unsigned i = 0; i < pool->device_count; i++) {
 		device_status(pool, i, &status->devices[i]);
-		status->raw += status->devices[i].size;
 		status->summary.devices_found += status->devices[i].state == DEVICE_ACTIVE;
 	}
 	each_row(pool, count_segment, status);
+	pool_use(pool, &status->use);
 	status->usable = status->used + place_capacity(pool) * pool_segment_bytes(pool);
 	status->reserve = segment_reserve(pool) * pool_segment_bytes(pool);
 	status->journal_size = pool->header.journal_size;
@@ -137,22 +118,6 @@ unsigned pool_device_io(struct pool *pool, struct pool_device_io *list)
 			device_counters(member->device, &list[i].counters);
 	}
 	return pool->device_count;
-}
-
-/* Room in segments that are being filled is not counted: it belongs to their volumes. */
-void pool_space(struct pool *pool, uint64_t *total, uint64_t *free_bytes)
-{
-	struct pool_status *status = malloc(sizeof(*status));
-	uint64_t left;
-
-	*total = *free_bytes = 0;
-	if (!status)
-		return;
-	pool_status(pool, status);
-	left = status->usable - status->used + segment_stock(pool) * pool_segment_bytes(pool);
-	*total = status->usable > status->reserve ? status->usable - status->reserve : 0;
-	*free_bytes = left > status->reserve ? left - status->reserve : 0;
-	free(status);
 }
 
 struct volume_sum {

@@ -33,6 +33,23 @@ def test_a_missing_and_a_dropped_device(pool):
     assert 'missed writes and is not used any more' in text and 'last seen' not in text
 
 
+def test_space_adds_up(either):
+    before = either.json('pool', 'status', 'tank')['pool']['space']
+    either('dataset', 'ingest', 'tank/set', either.tree(files=40))
+    either('share', 'create', 'tank/a')
+    pool = either.json('pool', 'status', 'tank')['pool']
+    space = pool['space']
+    assert sum(n for name, n in space.items() if name != 'raw') == space['raw'] == pool['raw']
+    assert space['raw'] == sum(device['size'] for device in pool['devices'])
+    assert space['data'] == pool['live'] > 0 and before['data'] == 0
+    assert space['parity'] >= space['data'] / 2 and space['free'] < before['free']
+    either('dataset', 'destroy', 'tank/set', '--yes')
+    either('share', 'destroy', 'tank/a', '--yes')
+    shown = either('pool', 'status', 'tank').stdout
+    assert all(f'{what}: ' in shown for what in ('to be compacted', 'free, with parity', 'reserved'))
+    assert either.json('pool', 'status', 'tank')['pool']['space']['data'] == 0
+
+
 def test_whose_it_is(pool):
     assert advice(pool) == ('idle', '')
     state, text = advice(pool, '--host', 'other')
