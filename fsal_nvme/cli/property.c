@@ -30,6 +30,11 @@ static int squash_kind(const char *value, char *normal, size_t size, struct erro
 	return -EINVAL;
 }
 
+static int sec_kind(const char *value, char *normal, size_t size, struct error *error)
+{
+	return strcmp(value, "sys") ? -EINVAL : any_text(value, normal, size, error);
+}
+
 static bool mask_bits(uint8_t *bytes, unsigned length, unsigned bits)
 {
 	if (bits > 8 * length)
@@ -218,6 +223,8 @@ const struct property property_table[] = {
 		"a comma list of ADDRESS, ADDRESS/BITS or *, each followed by :ro or :rw; empty: "
 		"nobody",
 		client_list},
+	{"nfs.sec", PROPERTY_SHARE | PROPERTY_DATASET, "sys",
+		"sys: Kerberos (krb5, krb5i, krb5p) is not served", sec_kind},
 	{"nfs.squash", PROPERTY_SHARE | PROPERTY_DATASET, "root", "root, none or all", squash_kind},
 	{NULL, 0, NULL, NULL, NULL},
 };

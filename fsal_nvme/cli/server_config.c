@@ -154,7 +154,7 @@ static void print_rest(FILE *file)
 		      "DIRECTORY_SERVICES { Idmapping_Active = false; }\n"
 		      "MDCACHE { Entries_HWMark = 100000; }\n"
 		      "EXPORT_DEFAULTS { Protocols = 4; SecType = sys; Access_Type = None; "
-		      "Attr_Expiration_Time = -1; }\n"
+		      "Anonymous_Uid = 65534; Anonymous_Gid = 65534; Attr_Expiration_Time = -1; }\n"
 		      "LOG { Default_Log_Level = EVENT; }\n");
 }
 

@@ -235,6 +235,15 @@ def test_bad_properties(pool, assignment):
     assert properties(pool, 'share', 'get', 'tank/a', 'comment') == {'comment': ''}
 
 
+@pytest.mark.parametrize('value', ['krb5', 'krb5i', 'krb5p', 'krb5:sys', 'none', ''])
+def test_kerberos_is_refused(either, value):
+    either('share', 'create', 'tank/a')
+    error = either.fails(USAGE, 'share', 'set', 'tank/a', f'nfs.sec={value}')
+    assert error['object'] == 'nfs.sec' and 'Kerberos' in error['message']
+    either('share', 'set', 'tank/a', 'nfs.sec=sys')
+    assert properties(either, 'share', 'get', 'tank/a', 'nfs.sec') == {'nfs.sec': 'sys'}
+
+
 @pytest.mark.parametrize('name', ['tank/a/b', 'tank/', 'tank', '/a', 'tank/..', 'tank/.a', 'tank/-a',
                                   'tank/a b', 'tank/' + 'x' * 64, 'tank/' + 'x' * 256,
                                   'x' * 256 + '/a', 'tank/ä'],
