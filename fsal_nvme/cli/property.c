@@ -151,6 +151,18 @@ static int client_list(const char *value, char *normal, size_t size, struct erro
 	return rc;
 }
 
+static int quota(const char *value, char *normal, size_t size, struct error *error)
+{
+	char text[SIZE_TEXT_MAX] = "none";
+	uint64_t bytes;
+
+	if (volume_quota_parse(value, &bytes) || !bytes)
+		return -EINVAL;
+	if (bytes != VOLUME_QUOTA_NONE)
+		size_text(bytes, text);
+	return any_text(text, normal, size, error);
+}
+
 /* --- cache.size -------------------------------------------------------------------------- */
 
 #define CACHE_LEAST (1u << 20)
@@ -226,6 +238,8 @@ const struct property property_table[] = {
 	{"nfs.sec", PROPERTY_SHARE | PROPERTY_DATASET, "sys",
 		"sys: Kerberos (krb5, krb5i, krb5p) is not served", sec_kind},
 	{"nfs.squash", PROPERTY_SHARE | PROPERTY_DATASET, "root", "root, none or all", squash_kind},
+	{VOLUME_QUOTA_PROPERTY, PROPERTY_SHARE, "none",
+		"none, or a number of bytes, with K, M, G or T for powers of 1024", quota},
 	{NULL, 0, NULL, NULL, NULL},
 };
 /* What a user may set for himself: names with a colon. */

@@ -71,7 +71,8 @@ static const struct parameter dataset_destroy_args[] = {VOLUME("dataset"), YES, 
 static const struct parameter share_create_args[] = {VOLUME("new share"),
 	{"owner", VALUE_USER, 0, 0, UINT32_MAX - 1, "USER", "owner of its root directory (0)"},
 	{"group", VALUE_GROUP, 0, 0, UINT32_MAX - 1, "GROUP", "group of its root directory (0)"},
-	{"mode", VALUE_MODE, 0, 0, 07777, "MODE", "mode of its root directory, octal (0755)"}, END};
+	{"mode", VALUE_MODE, 0, 0, 07777, "MODE", "mode of its root directory, octal (0755)"},
+	{"quota", VALUE_SIZE, 0, 1, INT64_MAX, "SIZE", "bytes that its files may take (any)"}, END};
 static const struct parameter share_get_args[] = {VOLUME("share"), PROPERTIES, END};
 static const struct parameter share_set_args[] = {VOLUME("share"), ASSIGNMENTS, END};
 static const struct parameter share_destroy_args[] = {VOLUME("share"), YES, END};

@@ -7,6 +7,8 @@
 
 #include "cli/verb.h"
 
+#define QUOTA_LEFT_PART 10u /* less than one part of so many is left: that is said */
+
 static const char *const device_states[] = {
 	[DEVICE_ACTIVE] = "active", [DEVICE_MISSING] = "missing", [DEVICE_DROPPED] = "dropped"};
 
@@ -101,6 +103,42 @@ json_t *pool_status_json(const struct pool_status *s)
 	return pool;
 }
 
+/* A share whose next writes may be refused. */
+static int advise_quota(
+	struct verb_call *call, struct txn *view, const struct volume_row *row, json_t *advice)
+{
+	uint64_t used = pool_volume_live(call->pool, row->id), quota;
+	char what[200], next[200];
+	int rc = volume_quota_get(view, row->id, &quota);
+
+	if (rc || quota == VOLUME_QUOTA_NONE || used < quota - quota / QUOTA_LEFT_PART)
+		return rc;
+	snprintf(what, sizeof(what), "share %s has used %llu %% of its quota", row->name,
+		(unsigned long long)((double)used * 100 / (double)quota));
+	snprintf(next, sizeof(next), "delete files of it, or `millrace share set %s/%s quota=SIZE`",
+		pool_name(call->pool), row->name);
+	advice_add(advice, what, next);
+	return 0;
+}
+
+static int advise_quotas(struct verb_call *call, json_t *advice)
+{
+	struct volume_row row;
+	struct txn *view;
+	uint32_t id = 1;
+	int rc = view_begin(pool_env(call->pool), &view);
+
+	if (rc)
+		return rc;
+	while (!rc && !(rc = volume_row_next(view, id, &row))) {
+		id = row.id + 1;
+		if (row.kind == VOLUME_SHARE && !row.destroying)
+			rc = advise_quota(call, view, &row, advice);
+	}
+	txn_abort(view);
+	return rc == -ENOENT ? 0 : rc;
+}
+
 int verb_pool_status(struct verb_call *call)
 {
 	struct pool_status *status = malloc(sizeof(*status));
@@ -120,7 +158,7 @@ int verb_pool_status(struct verb_call *call)
 			status->device_count - pool_devices_away(status) <= status->summary.parity);
 	json_object_set_new(call->result, "pool", pool);
 	free(status);
-	return 0;
+	return advise_quotas(call, json_object_get(pool, "advice"));
 }
 
 int verb_control_stop(struct verb_call *call)

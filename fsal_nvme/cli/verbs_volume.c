@@ -69,6 +69,17 @@ int host_added(struct verb_call *call, const struct volume_row *row)
 
 /* --- list -------------------------------------------------------------------------------- */
 
+/* Of shares alone. */
+static int put_quota(json_t *object, struct txn *view, const struct volume_row *row)
+{
+	uint64_t quota;
+	int rc = volume_quota_get(view, row->id, &quota);
+
+	if (!rc && row->kind == VOLUME_SHARE && quota != VOLUME_QUOTA_NONE)
+		put_integer(object, "quota", quota);
+	return rc;
+}
+
 static int list_row(
 	struct verb_call *call, struct txn *view, const struct volume_row *row, json_t *list)
 {
@@ -80,6 +91,8 @@ static int list_row(
 	put_text(object, "name", path);
 	json_object_set_new(object, "uuid", json_uuid(row->uuid));
 	put_integer(object, "used", pool_volume_live(call->pool, row->id));
+	if (!rc)
+		rc = put_quota(object, view, row);
 	put_integer(object, "created", row->created);
 	put_bool(object, "sealed", row->sealed);
 	put_text(object, "clients", rc ? "" : value);
@@ -341,18 +354,27 @@ static int put_all(
 	return rc ? rc : pool_sync(call->pool, lsn);
 }
 
+/* What this process and its server know of them. */
+static int properties_changed(
+	struct verb_call *call, const struct volume_row *row, struct error *error)
+{
+	const struct control_host *host = call->host;
+	int rc = row ? volumes_quota_changed(call->volumes, row->id) : 0;
+
+	if (!rc && host && host->properties_changed)
+		rc = host->properties_changed(host->data, row, error);
+	return rc;
+}
+
 /* The server must agree, else the old values come back. */
 static int tell_host(struct verb_call *call, const struct volume_row *row, struct assignment *list,
 	unsigned count)
 {
-	const struct control_host *host = call->host;
-	int rc = 0;
+	int rc = properties_changed(call, row, call->error);
 
-	if (host && host->properties_changed)
-		rc = host->properties_changed(host->data, row, call->error);
 	if (rc) {
 		put_all(call, row ? row->id : 0, list, count, true);
-		host->properties_changed(host->data, row, NULL);
+		properties_changed(call, row, NULL);
 	}
 	return rc;
 }
@@ -395,6 +417,7 @@ int verb_share_create(struct verb_call *call)
 		.uid = (uint32_t)call_number(call, "owner", 0),
 		.gid = (uint32_t)call_number(call, "group", 0),
 		.mode = (uint32_t)call_number(call, "mode", 0755),
+		.quota = call_number(call, "quota", 0),
 	};
 	struct error why = {0};
 	struct volume_row row;

@@ -170,6 +170,7 @@ static const struct field datasets[] = {
 static const struct field shares[] = {
 	{"name", "SHARE", FIELD_TEXT},
 	{"used", "USED", FIELD_BYTES},
+	{"quota", "QUOTA", FIELD_BYTES},
 	{"created", "CREATED", FIELD_TIME},
 	{"clients", "CLIENTS", FIELD_TEXT},
 	END,

@@ -23,11 +23,13 @@ static int give_back(struct volume *volume)
 {
 	int r, r2;
 
+	atomic_store(&volume->giving_back, true);
 	if (atomic_exchange(&volume->squeeze, false))
 		commit_aged(volume, 0);
 	commit_run(volume);
 	r = reclaim_all(volume);
 	r2 = trim_all(volume);
+	atomic_store(&volume->giving_back, false);
 	return r ? r : r2;
 }
 

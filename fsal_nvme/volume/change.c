@@ -48,6 +48,7 @@ int change_begin(struct volume *volume, struct change *change)
 		return r;
 	}
 	change->now = (int64_t)engine_time(volume->engine);
+	change->bytes = change->header.bytes;
 	return 0;
 }
 
@@ -118,6 +119,7 @@ int change_end(struct change *change, int status, uint64_t *lsn)
 	volume_note_lsn(change->volume, number);
 	if (number)
 		count_more(&change->volume->done.transactions, 1);
+	atomic_fetch_add(&change->volume->committed, change->header.bytes - change->bytes);
 	for (unsigned i = 0; i < change->held_count; i++) {
 		if (change->held_change[i] > change->held[i]->change)
 			change->held[i]->change = change->held_change[i];

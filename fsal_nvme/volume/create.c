@@ -8,6 +8,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "common/size.h"
+
 /* --- creating --------------------------------------------------------------------------------- */
 
 static int put_root(struct pool *pool, struct txn *txn, struct env *env,
@@ -50,8 +52,12 @@ static int put_root(struct pool *pool, struct txn *txn, struct env *env,
 static int put_all(struct pool *pool, struct txn *txn, const struct volume_create_options *options,
 	struct volume_row *row, struct env **env)
 {
+	char quota[SIZE_TEXT_MAX];
 	int r = volume_row_create(txn, options->name, options->kind, row);
 
+	size_text(options->quota, quota);
+	if (!r && options->quota)
+		r = property_set(txn, row->id, VOLUME_QUOTA_PROPERTY, quota);
 	if (!r)
 		r = txn_new_env(txn, row->id, env);
 	return r ? r : put_root(pool, txn, *env, options);

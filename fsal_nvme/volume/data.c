@@ -10,8 +10,6 @@
 #include <errno.h>
 #include <string.h>
 
-#define COUNTED_EXTENTS 4096u /* below a hole */
-
 /* --- iovecs ---------------------------------------------------------------------------------- */
 
 /* Bytes [from, from + length) of `iov` as at most `room` iovecs; *count of them, which hold the
@@ -51,28 +49,27 @@ static void iov_copy(uint8_t *to, const struct iovec *iov, size_t length)
 
 /* --- appending ------------------------------------------------------------------------------- */
 
-static int stage_some(struct volume *volume, struct lane_user *lane, struct overlay *overlay,
-	uint64_t offset, const struct iovec *iov, unsigned iov_count, size_t length, bool packed)
+static int stage_some(struct volume *volume, const struct staging *s, uint64_t offset,
+	const struct iovec *iov, unsigned iov_count, size_t length)
 {
 	struct extent extents[APPEND_EXTENTS];
 	unsigned count = APPEND_EXTENTS;
-	int r = overlay_reserve(volume, overlay, APPEND_EXTENTS);
+	int r = overlay_reserve(volume, s->overlay, APPEND_EXTENTS);
 
 	if (!r)
-		r = lane_append(volume, lane, iov, iov_count, length, packed ? APPEND_PACKED : 0,
-			extents, &count);
+		r = lane_append(volume, s->lane, iov, iov_count, length,
+			s->packed ? APPEND_PACKED : 0, extents, &count);
 	if (r)
 		return r;
 	for (unsigned i = 0; i < count; i++) {
-		overlay_insert(volume, overlay, offset, &extents[i]);
+		overlay_insert(volume, s->overlay, offset, &extents[i]);
 		offset += extents[i].length;
 	}
 	return 0;
 }
 
 /* Where segments are tiny a piece may lie in more of them than one append tells: smaller pieces. */
-int data_stage(struct volume *volume, struct lane_user *lane, struct overlay *overlay,
-	uint64_t offset, const struct iovec *iov, unsigned iov_count, size_t length, bool packed)
+static int stage_all(struct volume *volume, const struct staging *s, uint64_t offset, size_t length)
 {
 	size_t done = 0, most = APPEND_MAX;
 	int r = 0;
@@ -82,11 +79,11 @@ int data_stage(struct volume *volume, struct lane_user *lane, struct overlay *ov
 		size_t left = length - done, given;
 		unsigned count;
 
-		given = iov_slice(iov, iov_count, done, left < most ? left : most, slice,
+		given = iov_slice(s->iov, s->iov_count, done, left < most ? left : most, slice,
 			APPEND_IOVECS, &count);
 		if (!given)
 			return -EINVAL;
-		r = stage_some(volume, lane, overlay, offset + done, slice, count, given, packed);
+		r = stage_some(volume, s, offset + done, slice, count, given);
 		if (r == -E2BIG && most > BLOCK_SIZE) {
 			most /= 2;
 			r = 0;
@@ -97,10 +94,23 @@ int data_stage(struct volume *volume, struct lane_user *lane, struct overlay *ov
 	return r;
 }
 
+/* After a failure the overlay has some of it. */
+int data_stage(struct volume *volume, const struct staging *s, uint64_t offset, size_t length)
+{
+	uint64_t before = overlay_takes(s->overlay);
+	int r = space_take(volume, length, s->limit);
+
+	if (r)
+		return r;
+	r = stage_all(volume, s, offset, length);
+	if (r)
+		space_give(volume, length - (overlay_takes(s->overlay) - before));
+	return r;
+}
+
 /* --- the state of a file, under its lock ------------------------------------------------------ */
 
-/* The active overlay, made when there is none. */
-static int activate(struct volume_file *file)
+int file_activate(struct volume_file *file)
 {
 	struct volume *volume = file->volume;
 
@@ -113,15 +123,14 @@ static int activate(struct volume_file *file)
 	return 0;
 }
 
-static void touch(struct volume_file *file)
+void file_touch(struct volume_file *file)
 {
 	file->active->touched = true;
 	file->active->time = (int64_t)engine_time(file->volume->engine);
 	file->active->change = file->change = pool_change(file->volume->pool);
 }
 
-/* The newest inline bytes. */
-static int file_inline(struct volume_file *file, uint8_t *bytes, size_t *length)
+int file_inline(struct volume_file *file, uint8_t *bytes, size_t *length)
 {
 	const struct overlay *overlay = file->active;
 	struct txn *view;
@@ -142,8 +151,7 @@ static int file_inline(struct volume_file *file, uint8_t *bytes, size_t *length)
 	return r;
 }
 
-/* -EPERM: its privileges must go first. */
-static int writable(const struct volume_file *file, bool kill)
+int file_writable(const struct volume_file *file, bool kill)
 {
 	if (!volume_may_change(file->volume))
 		return -EROFS;
@@ -165,31 +173,62 @@ struct writing {
 	uint8_t bytes[VOLUME_INLINE_MAX]; /* the inline data that must become a piece */
 	size_t inlined;
 	struct overlay *staged;
+	uint64_t there; /* bytes of space that lie where it writes, as far as was looked */
 };
+
+static uint64_t quota_of(const struct writing *w)
+{
+	return atomic_load(&w->file->volume->quota);
+}
+
+/* Of what is used in all when the write's bytes are pending. */
+static uint64_t writing_limit(const struct writing *w)
+{
+	uint64_t quota = quota_of(w);
+
+	if (w->there == w->length)
+		return UINT64_MAX;
+	return w->there < UINT64_MAX - quota ? quota + w->there : UINT64_MAX;
+}
 
 /* --- small files ----------------------------------------------------------------------------- */
 
-static int write_inline_locked(
-	struct volume_file *file, size_t offset, const struct iovec *iov, size_t length)
+/* The active overlay has the bytes. */
+static int begin_inline(struct volume_file *file)
 {
+	uint8_t bytes[VOLUME_INLINE_MAX];
 	struct overlay *overlay;
 	size_t old;
-	int r = activate(file);
+	int r = file_activate(file);
+
+	overlay = file->active;
+	if (r || overlay->bytes)
+		return r;
+	r = file_inline(file, bytes, &old);
+	if (!r)
+		r = overlay_bytes(file->volume, overlay);
+	if (r)
+		return r;
+	memcpy(overlay->bytes, bytes, old);
+	overlay->length = old;
+	return 0;
+}
+
+int file_write_inline(struct volume_file *file, size_t offset, const struct iovec *iov,
+	size_t length, uint64_t limit)
+{
+	struct overlay *overlay;
+	uint64_t more;
+	int r = begin_inline(file);
 
 	if (r)
 		return r;
 	overlay = file->active;
-	if (!overlay->bytes) {
-		uint8_t bytes[VOLUME_INLINE_MAX];
-
-		r = file_inline(file, bytes, &old);
-		if (!r)
-			r = overlay_bytes(file->volume, overlay);
-		if (r)
-			return r;
-		memcpy(overlay->bytes, bytes, old);
-		overlay->length = old;
-	}
+	more = offset + length > overlay->length ? offset + length - overlay->length : 0;
+	r = space_take(file->volume, more, limit);
+	if (r)
+		return r;
+	overlay->charged += more;
 	if (offset > overlay->length)
 		memset(overlay->bytes + overlay->length, 0, offset - overlay->length);
 	iov_copy(overlay->bytes + offset, iov, length);
@@ -197,7 +236,7 @@ static int write_inline_locked(
 		overlay->length = offset + length;
 	if (offset + length > overlay->size)
 		overlay->size = offset + length;
-	touch(file);
+	file_touch(file);
 	file->sequence++;
 	return 0;
 }
@@ -211,10 +250,11 @@ static int write_inline(const struct writing *w)
 	if (w->offset + w->length > VOLUME_INLINE_MAX)
 		return -EAGAIN;
 	pthread_mutex_lock(&file->lock);
-	r = writable(file, w->kill);
+	r = file_writable(file, w->kill);
 	if (!r)
 		r = file->extents ? -EAGAIN
-				  : write_inline_locked(file, (size_t)w->offset, w->iov, w->length);
+				  : file_write_inline(file, (size_t)w->offset, w->iov, w->length,
+					    quota_of(w));
 	pthread_mutex_unlock(&file->lock);
 	return r;
 }
@@ -227,7 +267,7 @@ static int writing_look(struct writing *w)
 	int r;
 
 	pthread_mutex_lock(&file->lock);
-	r = writable(file, w->kill);
+	r = file_writable(file, w->kill);
 	w->extents = file->extents;
 	w->sequence = file->sequence;
 	w->inlined = 0;
@@ -248,29 +288,29 @@ static int writing_append(struct writing *w)
 	struct iovec old = {w->bytes, w->inlined};
 	struct volume *volume = w->file->volume;
 	bool covered = w->offset == 0 && w->length >= w->inlined;
+	struct staging small = {&w->file->lane, NULL, &old, 1, false, UINT64_MAX};
+	struct staging large = {
+		&w->file->lane, NULL, w->iov, w->iov_count, is_whole_file(w), writing_limit(w)};
 	int r = 0;
 
-	w->staged = overlay_new(volume);
+	small.overlay = large.overlay = w->staged = overlay_new(volume);
 	if (!w->staged)
 		return -ENOMEM;
 	if (w->inlined && !covered)
-		r = data_stage(volume, &w->file->lane, w->staged, 0, &old, 1, w->inlined, false);
-	if (!r)
-		r = data_stage(volume, &w->file->lane, w->staged, w->offset, w->iov, w->iov_count,
-			w->length, is_whole_file(w));
-	return r;
+		r = data_stage(volume, &small, 0, w->inlined);
+	return r ? r : data_stage(volume, &large, w->offset, w->length);
 }
 
 static int writing_merge_locked(struct writing *w)
 {
 	struct volume_file *file = w->file;
-	int r = writable(file, w->kill);
+	int r = file_writable(file, w->kill);
 
 	if (r)
 		return r;
 	if (file->extents != w->extents || (!w->extents && file->sequence != w->sequence))
 		return -EAGAIN;
-	r = activate(file);
+	r = file_activate(file);
 	if (!r)
 		r = overlay_reserve(file->volume, file->active, w->staged->count);
 	if (r)
@@ -279,10 +319,11 @@ static int writing_merge_locked(struct writing *w)
 	if (!w->extents) {
 		file->extents = true;
 		file->active->whole = true;
-		file->active->length = 0;
+		space_give(file->volume, file->active->charged);
+		file->active->length = file->active->charged = 0;
 		file->sequence++;
 	}
-	touch(file);
+	file_touch(file);
 	return 0;
 }
 
@@ -301,89 +342,6 @@ static int write_extents_once(struct writing *w)
 	}
 	overlay_drop(file->volume, w->staged);
 	return r;
-}
-
-/* --- holes ------------------------------------------------------------------------------------ */
-
-/* Zeros, as far as there are bytes. */
-static int punch_inline(struct volume_file *file, uint64_t from, uint64_t to)
-{
-	uint8_t bytes[VOLUME_INLINE_MAX] = {0};
-	struct iovec iov = {bytes, 0};
-	size_t length;
-	int r = file_inline(file, bytes, &length);
-
-	if (r || from >= length)
-		return r;
-	memset(bytes, 0, sizeof(bytes));
-	iov.iov_len = (size_t)(to < length ? to : length) - (size_t)from;
-	return write_inline_locked(file, (size_t)from, &iov, iov.iov_len);
-}
-
-/* Bytes of an overlay's holes in [from, to). */
-static uint64_t holes_within(const struct overlay *o, uint64_t from, uint64_t to)
-{
-	uint64_t bytes = 0;
-
-	for (unsigned i = overlay_find(o, from); i < o->count && o->at[i] < to; i++) {
-		uint64_t start = o->at[i], stop = start + o->extents[i].length;
-
-		start = start > from ? start : from;
-		stop = stop < to ? stop : to;
-		bytes += is_hole(&o->extents[i]) ? stop - start : 0;
-	}
-	return bytes;
-}
-
-/* Bytes that a new hole hides of what is committed, and no other one did; of very many extents not
- * all are looked at. */
-static int count_hidden(struct volume_file *file, uint64_t from, uint64_t to, uint64_t *bytes)
-{
-	struct extent extent;
-	struct txn *view;
-	uint64_t at = from, end;
-	int r = view_begin(file->volume->env, &view);
-
-	if (r)
-		return r;
-	*bytes = 0;
-	for (unsigned i = 0; i < COUNTED_EXTENTS; i++) {
-		r = extent_next(file->volume, view, file->ino, at, &at, &extent);
-		if (r || at >= to)
-			break;
-		end = at + extent.length < to ? at + extent.length : to;
-		*bytes += end - at - holes_within(file->active, at, end);
-		at = end;
-	}
-	txn_abort(view);
-	return r == -ENOENT ? 0 : r;
-}
-
-static int punch_extents(struct volume_file *file, uint64_t from, uint64_t to)
-{
-	const struct extent hole = {.offset = from, .length = to - from};
-	uint64_t hidden = 0;
-	int r = activate(file);
-
-	if (!r)
-		r = overlay_reserve(file->volume, file->active, 1);
-	if (!r)
-		r = count_hidden(file, from, to, &hidden);
-	if (r)
-		return r;
-	overlay_insert(file->volume, file->active, from, &hole);
-	file->active->hidden += hidden;
-	touch(file);
-	return 0;
-}
-
-static int punch_locked(struct volume_file *file, uint64_t from, uint64_t to, bool kill)
-{
-	int r = writable(file, kill);
-
-	if (r || from == to)
-		return r;
-	return file->extents ? punch_extents(file, from, to) : punch_inline(file, from, to);
 }
 
 /* --- the calls ---------------------------------------------------------------------------------
@@ -432,7 +390,7 @@ static void keep_bounds(struct volume_file *file)
 }
 
 /* A change that failed may have left an overlay, empty. */
-static int note_pending(struct volume_file *file, int r)
+int file_note_pending(struct volume_file *file, int r)
 {
 	file_mark_dirty(file);
 	if (r)
@@ -452,13 +410,45 @@ static int write_check(const struct volume_file *file, uint64_t offset, const st
 	return iov_length(iov, iov_count) < length ? -EINVAL : 0;
 }
 
-/* In a transaction of its own, before the write: none lasts without it. -EAGAIN: they are gone. */
-static int take_privileges(struct volume_file *file)
+int file_take_privileges(struct volume_file *file)
 {
 	const struct volume_set set = {.mask = VOLUME_SET_KILL};
 	int r = volume_setattr(file->volume, file->ino, &set, NULL, NULL);
 
 	return r ? r : -EAGAIN;
+}
+
+static int write_once(struct writing *w)
+{
+	int r;
+
+	do {
+		r = write_inline(w);
+		if (r == -EAGAIN)
+			r = write_extents_once(w);
+		if (r == -EPERM)
+			r = file_take_privileges(w->file);
+	} while (r == -EAGAIN);
+	return r;
+}
+
+/* The quota does not allow it, unless some of it takes the place of what is there. */
+static int write_at_quota(struct writing *w)
+{
+	struct volume_file *file = w->file;
+	uint64_t end = w->offset + w->length;
+	bool comes = false;
+	int r = space_there(file, w->offset, end, &w->there);
+
+	if (!r)
+		r = write_once(w);
+	if (r != -EDQUOT)
+		return r;
+	comes = space_comes(file->volume, w->length - w->there);
+	r = space_there(file, w->offset, end, &w->there);
+	if (!r)
+		r = write_once(w);
+	return r == -EDQUOT && comes ? -EAGAIN : r;
 }
 
 static int write_all(struct writing *w)
@@ -471,14 +461,10 @@ static int write_all(struct writing *w)
 	r = admit(file->volume);
 	if (r)
 		return r;
-	do {
-		r = write_inline(w);
-		if (r == -EAGAIN)
-			r = write_extents_once(w);
-		if (r == -EPERM)
-			r = take_privileges(file);
-	} while (r == -EAGAIN);
-	return note_pending(file, r);
+	r = write_once(w);
+	if (r == -EDQUOT)
+		r = write_at_quota(w);
+	return file_note_pending(file, r);
 }
 
 int volume_write_with(struct volume_file *file, uint64_t offset, const struct iovec *iov,
@@ -512,41 +498,4 @@ int volume_write(struct volume_file *file, uint64_t offset, const struct iovec *
 	const struct volume_write_options none = {.commit = NULL};
 
 	return volume_write_with(file, offset, iov, iov_count, length, &none);
-}
-
-static int punch_all(struct volume_file *file, uint64_t from, uint64_t to, bool kill)
-{
-	int r;
-
-	do {
-		pthread_mutex_lock(&file->lock);
-		r = punch_locked(file, from, to, kill);
-		pthread_mutex_unlock(&file->lock);
-		if (r == -EPERM)
-			r = take_privileges(file);
-	} while (r == -EAGAIN);
-	return note_pending(file, r);
-}
-
-int volume_punch_with(struct volume_file *file, uint64_t offset, uint64_t length,
-	const struct volume_write_options *options)
-{
-	uint64_t most = offset < VOLUME_SIZE_MAX ? VOLUME_SIZE_MAX - offset : 0;
-	int r;
-
-	if (file->type != VOLUME_FILE)
-		return file->type == VOLUME_DIRECTORY ? -EISDIR : -EINVAL;
-	if (options->commit)
-		commit_begin(file, options->commit);
-	r = punch_all(file, offset, offset + (length < most ? length : most), options->kill);
-	if (!r && options->commit)
-		commit_submit(file, options->commit);
-	return r;
-}
-
-int volume_punch(struct volume_file *file, uint64_t offset, uint64_t length)
-{
-	const struct volume_write_options none = {.commit = NULL};
-
-	return volume_punch_with(file, offset, length, &none);
 }

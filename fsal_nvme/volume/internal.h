@@ -74,6 +74,9 @@ struct volume {
 	_Atomic size_t pending; /* bytes of memory in overlays */
 	_Atomic bool orphans, trims; /* there may be marked inodes to work on */
 	_Atomic bool squeeze; /* too much is pending */
+	_Atomic bool giving_back; /* what these ask for is being done */
+	/* Bytes: what the header row counts, what overlays have, the most that both may be. */
+	_Atomic uint64_t committed, uncommitted, quota;
 	_Atomic int trouble; /* why the last file that a commit worked on stays pending, or 0 */
 
 	pthread_mutex_t moving_lock;
@@ -131,6 +134,7 @@ struct overlay {
 	unsigned count, room;
 	uint8_t *bytes; /* VOLUME_INLINE_MAX of memory; NULL: none */
 	size_t length; /* of `bytes` */
+	uint64_t charged; /* of `length`: by how much it was more than what it hides */
 	bool whole; /* the pieces hold all that was inline below them */
 	bool touched; /* `time` is the file's mtime */
 	int64_t time;
@@ -156,6 +160,8 @@ static inline bool is_hole(const struct extent *extent)
 struct overlay *overlay_new(struct volume *volume);
 /* Abandons its extents, frees it. NULL is allowed. */
 void overlay_drop(struct volume *volume, struct overlay *overlay);
+/* Bytes of space that it has taken. */
+uint64_t overlay_takes(const struct overlay *overlay);
 /* Frees it: its extents belong to the environment, or to another overlay. */
 void overlay_free(struct volume *volume, struct overlay *overlay);
 /* Makes room for `more` calls of overlay_insert(). */
@@ -258,6 +264,7 @@ struct change {
 	struct txn *txn;
 	int64_t now;
 	struct header header;
+	uint64_t bytes; /* that the header counted when it began */
 	bool header_changed;
 	bool took; /* extents went away */
 	struct extent refers[32], releases[32];
@@ -371,11 +378,67 @@ void reclaim(struct volume *volume, uint64_t ino);
 int reclaim_all(struct volume *volume);
 int trim_all(struct volume *volume);
 
+/* --- look.c ---------------------------------------------------------------------------------- */
+
+/* A look at one file, under its lock; of a sealed or crashing volume as well. -ESTALE. */
+struct look {
+	struct volume_file *file;
+	struct txn *view;
+	struct inode inode;
+};
+/* What lies from some byte on, up to `end`; two that follow each other may be of one kind. */
+struct stretch {
+	enum lies { LIES_HOLE, LIES_DATA } what;
+	uint64_t end;
+};
+int look_begin(struct volume_file *file, struct look *look);
+int look_stretch(const struct look *look, uint64_t at, struct stretch *stretch);
+void look_end(struct look *look);
+
+/* --- space.c --------------------------------------------------------------------------------- */
+
+/* More bytes, which belong to the caller or to a piece of an overlay. -EDQUOT: all would be more
+ * than `limit`; UINT64_MAX: whatever there is. */
+int space_take(struct volume *volume, uint64_t bytes, uint64_t limit);
+void space_give(struct volume *volume, uint64_t bytes);
+uint64_t space_used(const struct volume *volume);
+/* How much of [from, to) takes space as it is. Locks the file. */
+int space_there(struct volume_file *file, uint64_t from, uint64_t to, uint64_t *bytes);
+/* Has commits done, and deletions. True: these may yet make room for so many bytes more. */
+bool space_comes(struct volume *volume, uint64_t bytes);
+/* Reads the quota, when the volume is opened and when it has changed. */
+int space_load(struct volume *volume);
+
 /* --- data.c ---------------------------------------------------------------------------------- */
 
-/* Appends the bytes and adds them as pieces to an overlay that nobody else sees. */
-int data_stage(struct volume *volume, struct lane_user *lane, struct overlay *overlay,
-	uint64_t offset, const struct iovec *iov, unsigned iov_count, size_t length, bool packed);
+/* Appends the bytes and adds them as pieces to an overlay that nobody else sees. -EDQUOT: more than
+ * `limit` would be used. */
+struct staging {
+	struct lane_user *lane;
+	struct overlay *overlay;
+	const struct iovec *iov;
+	unsigned iov_count;
+	bool packed;
+	uint64_t limit;
+};
+int data_stage(
+	struct volume *volume, const struct staging *staging, uint64_t offset, size_t length);
+
+/* What all that changes the data of a file has in common, under its lock: whether it may be changed
+ * (-EPERM: its privileges must go first), its active overlay, which is made when there is none, its
+ * newest inline bytes, its times. */
+int file_writable(const struct volume_file *file, bool kill);
+int file_activate(struct volume_file *file);
+int file_inline(struct volume_file *file, uint8_t *bytes, size_t *length);
+void file_touch(struct volume_file *file);
+/* Bytes of a file that stays small. -EDQUOT: more than `limit` would be used. */
+int file_write_inline(struct volume_file *file, size_t offset, const struct iovec *iov,
+	size_t length, uint64_t limit);
+/* Without the lock. In a transaction of its own, before the change: none lasts without it. -EAGAIN:
+ * they are gone. */
+int file_take_privileges(struct volume_file *file);
+/* After a change, with what came of it: the file is committed in time. Returns `r`. */
+int file_note_pending(struct volume_file *file, int r);
 /* --- commit.c -------------------------------------------------------------------------------- */
 
 /* The two halves of volume_commit(): what is lost after the first one is this commit's to tell. */

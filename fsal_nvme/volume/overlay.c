@@ -20,12 +20,28 @@ struct overlay *overlay_new(struct volume *volume)
 	return overlay;
 }
 
+/* Bytes that piece i takes. */
+static uint64_t piece_bytes(const struct overlay *overlay, unsigned i)
+{
+	return is_hole(&overlay->extents[i]) ? 0 : overlay->extents[i].length;
+}
+
+uint64_t overlay_takes(const struct overlay *overlay)
+{
+	uint64_t bytes = overlay->charged;
+
+	for (unsigned i = 0; i < overlay->count; i++)
+		bytes += piece_bytes(overlay, i);
+	return bytes;
+}
+
 void overlay_free(struct volume *volume, struct overlay *overlay)
 {
 	size_t size = sizeof(*overlay);
 
 	if (!overlay)
 		return;
+	space_give(volume, overlay_takes(overlay));
 	size += overlay->room * PIECE_BYTES + (overlay->bytes ? VOLUME_INLINE_MAX : 0);
 	atomic_fetch_sub(&volume->pending, size);
 	free(overlay->at);
@@ -181,6 +197,14 @@ static struct extent within(const struct overlay *overlay, unsigned i, uint64_t 
 	return part;
 }
 
+/* Bytes of a piece that nobody will ask for again. */
+static void give_up(struct volume *volume, const struct extent *part)
+{
+	abandon(volume, part, 1);
+	if (!is_hole(part))
+		space_give(volume, part->length);
+}
+
 /* Takes [from, to) out; returns the index where a piece for it belongs. */
 static unsigned cut(struct volume *volume, struct overlay *overlay, uint64_t from, uint64_t to)
 {
@@ -189,7 +213,7 @@ static unsigned cut(struct volume *volume, struct overlay *overlay, uint64_t fro
 	for (unsigned i = first; i < overlay->count && overlay->at[i] < to; i++) {
 		struct extent part = within(overlay, i, from, to);
 
-		abandon(volume, &part, 1);
+		give_up(volume, &part);
 	}
 	if (first < overlay->count && overlay->at[first] < from) {
 		if (piece_end(overlay, first) > to) {
@@ -245,6 +269,10 @@ void overlay_truncate(struct volume *volume, struct overlay *overlay, uint64_t s
 {
 	if (overlay->bytes && overlay->length > size)
 		overlay->length = (size_t)size;
+	if (overlay->charged > overlay->length) {
+		space_give(volume, overlay->charged - overlay->length);
+		overlay->charged = overlay->length;
+	}
 	cut(volume, overlay, size, UINT64_MAX);
 	if (overlay->size > size)
 		overlay->size = size;
@@ -256,6 +284,7 @@ void overlay_advance(
 	for (unsigned i = 0; i < progress->applied; i++) {
 		struct extent rest;
 
+		space_give(volume, piece_bytes(overlay, i));
 		if (piece_end(overlay, i) <= progress->limit)
 			continue;
 		rest = within(overlay, i, progress->limit, UINT64_MAX);
@@ -263,8 +292,11 @@ void overlay_advance(
 	}
 	if (progress->applied)
 		shift(overlay, progress->applied, -(int)progress->applied);
-	if (overlay->count && progress->to > overlay->at[0])
+	if (overlay->count && progress->to > overlay->at[0]) {
+		if (!is_hole(&overlay->extents[0]))
+			space_give(volume, progress->to - overlay->at[0]);
 		behead(overlay, 0, progress->to);
+	}
 }
 
 int overlays_settle(struct volume *volume,

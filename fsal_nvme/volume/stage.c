@@ -46,15 +46,22 @@ static int stage_inline(struct volume *volume, struct overlay *overlay, size_t o
 	if (offset > overlay->length)
 		memset(overlay->bytes + overlay->length, 0, offset - overlay->length);
 	memcpy(overlay->bytes + offset, bytes, length);
-	if (offset + length > overlay->length)
-		overlay->length = offset + length;
-	return 0;
+	if (offset + length <= overlay->length)
+		return 0;
+	r = space_take(volume, offset + length - overlay->length, UINT64_MAX);
+	overlay->charged += offset + length - overlay->length;
+	overlay->length = offset + length;
+	return r;
 }
 
 int volume_stage(struct volume *volume, struct volume_staged *staged, uint64_t offset,
 	const void *bytes, size_t length)
 {
 	struct iovec iov = {(void *)(uintptr_t)bytes, length};
+	struct staging staging = {.iov = &iov,
+		.iov_count = 1,
+		.packed = !offset && length == staged->size,
+		.limit = UINT64_MAX};
 	struct stage *stage;
 
 	if (staged->new.type != VOLUME_FILE || staged->size > VOLUME_SIZE_MAX ||
@@ -67,8 +74,9 @@ int volume_stage(struct volume *volume, struct volume_staged *staged, uint64_t o
 		return -ENOMEM;
 	if (staged->size <= VOLUME_INLINE_MAX)
 		return stage_inline(volume, stage->overlay, (size_t)offset, bytes, length);
-	return data_stage(volume, &stage->lane, stage->overlay, offset, &iov, 1, length,
-		!offset && length == staged->size);
+	staging.lane = &stage->lane;
+	staging.overlay = stage->overlay;
+	return data_stage(volume, &staging, offset, length);
 }
 
 void volume_staged_free(struct volume *volume, struct volume_staged *staged)

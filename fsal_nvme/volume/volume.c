@@ -140,6 +140,7 @@ static int volume_begin_life(
 	volume->row = *row;
 	volume->writable = !row->sealed && !pool_is_read_only(volumes->pool);
 	volume->orphans = volume->trims = volume->writable;
+	volume->quota = VOLUME_QUOTA_NONE;
 	volume->queue_end = &volume->queue;
 	volume->opened = engine_clock(volume->engine);
 	init_locks(volume);
@@ -147,7 +148,7 @@ static int volume_begin_life(
 	return 0;
 }
 
-/* Whether what makes it a volume is there. */
+/* Whether what makes it a volume is there; and what it counts. */
 static int check_header(struct volume *volume)
 {
 	struct header header;
@@ -162,6 +163,8 @@ static int check_header(struct volume *volume)
 	if (r == -ENOENT || (!r && header_decode(row, &header)))
 		r = row_is_bad(volume, ROW_HEADER, 0);
 	txn_abort(view);
+	if (!r)
+		atomic_store(&volume->committed, header.bytes);
 	return r;
 }
 
@@ -184,6 +187,8 @@ static int open_row(struct volumes *volumes, const struct volume_row *row, struc
 	if (r)
 		return r;
 	r = check_header(volume);
+	if (!r)
+		r = space_load(volume);
 	if (r) {
 		volume_end_life(volume);
 		return r;
@@ -413,6 +418,18 @@ uint64_t volume_losses(const struct volume *volume)
 	return atomic_load(&volume->volumes->losses);
 }
 
+/* Within a quota the volume looks as large as that. */
+static void within_quota(struct volume_space *space, uint64_t quota)
+{
+	uint64_t left = quota > space->bytes ? quota - space->bytes : 0;
+
+	space->quota = quota;
+	if (space->total > quota)
+		space->total = quota;
+	if (space->free > left)
+		space->free = left;
+}
+
 int volume_statfs(struct volume *volume, struct volume_space *space)
 {
 	struct header header;
@@ -431,7 +448,8 @@ int volume_statfs(struct volume *volume, struct volume_space *space)
 		return r;
 	pool_space(volume->pool, &space->total, &space->free);
 	space->files = header.inodes;
-	space->bytes = header.bytes;
+	space->bytes = space_used(volume);
+	within_quota(space, atomic_load(&volume->quota));
 	return 0;
 }
 

@@ -85,6 +85,7 @@ struct volume_create_options {
 	const char *name;
 	enum volume_kind kind; /* VOLUME_SHARE or VOLUME_DATASET */
 	uint32_t uid, gid, mode; /* of the root directory; mode 0: 0755 */
+	uint64_t quota; /* bytes; 0: none */
 };
 /* Durable on return. `row` may be NULL. */
 int volume_create(struct volumes *volumes, const struct volume_create_options *options,
@@ -114,11 +115,29 @@ bool volume_is_read_only(const struct volume *volume);
 uint64_t volume_losses(const struct volume *volume);
 
 struct volume_space {
-	uint64_t total, free; /* bytes of the pool, as a user sees them */
+	uint64_t total, free; /* bytes of the pool, as a user sees them, within the quota */
 	uint64_t files; /* inodes of this volume: files, directories, others */
-	uint64_t bytes; /* of extents and inline data of this volume */
+	/* Of extents and inline data of this volume, and of pending writes as if they took no place
+	 * of earlier ones. */
+	uint64_t bytes;
+	uint64_t quota; /* VOLUME_QUOTA_NONE: there is none */
 };
 int volume_statfs(struct volume *volume, struct volume_space *space);
+
+/*
+ * The bytes that a volume may have, as struct volume_space counts them. What would be more is
+ * refused with -EDQUOT before it is accepted; or with -EAGAIN, where pending writes and deletions
+ * are yet to show whether there is room. What is written over takes none. One that is less than
+ * what is there allows nothing more; deleting is always possible.
+ *
+ * A property of the volume, of the pool's environment: "none", or a size ("10G").
+ */
+#define VOLUME_QUOTA_PROPERTY "quota"
+#define VOLUME_QUOTA_NONE UINT64_MAX
+int volume_quota_parse(const char *text, uint64_t *quota);
+int volume_quota_get(struct txn *view, uint32_t volume, uint64_t *quota);
+/* The property was changed: it counts from now on where this process has the volume open. */
+int volumes_quota_changed(struct volumes *volumes, uint32_t id);
 
 /* --- handles --------------------------------------------------------------------------------- */
 

@@ -222,11 +222,31 @@ def test_the_size_of_the_cache(either):
         assert size() == 5 << 20
 
 
+def test_quotas(either):
+    either('share', 'create', 'tank/a', '--quota', '3M')
+    either('share', 'create', 'tank/b')
+    assert properties(either, 'share', 'get', 'tank/a', 'quota') == {'quota': '3M'}
+    assert properties(either, 'share', 'get', 'tank/b', 'quota') == {'quota': 'none'}
+    shares = either.json('share', 'list')['shares']
+    assert [share.get('quota') for share in shares] == [3 << 20, None]
+    either('share', 'set', 'tank/a', 'quota=none')
+    for text, shown in (('1500', '1500'), ('2048', '2K'), ('10GiB', '10G'), ('1024G', '1T')):
+        either('share', 'set', 'tank/b', f'quota={text}')
+        assert properties(either, 'share', 'get', 'tank/b', 'quota') == {'quota': shown}
+    shares = either.json('share', 'list')['shares']
+    assert [share.get('quota') for share in shares] == [None, 1 << 40]
+    either('share', 'set', 'tank/b', 'quota=')
+    assert properties(either, 'share', 'get', 'tank/b', 'quota') == {'quota': 'none'}
+    assert either.fails(USAGE, 'share', 'create', 'tank/c', '--quota', '0')['code'] == 'usage'
+    either('dataset', 'ingest', 'tank/set', either.tree())
+    either.fails(USAGE, 'dataset', 'set', 'tank/set', 'quota=1G')
+
+
 @pytest.mark.parametrize('assignment', [
     'nfs.clients=10.0.0.0/8', 'nfs.clients=*', 'nfs.clients=*:rx', 'nfs.clients=10.0.0.0/33:ro',
     'nfs.clients=host:ro', 'nfs.clients=,', 'nfs.clients=10.0.0.0/8:ro,10.1.0.0/8:rw',
     'nfs.clients=1.2.3.4/:ro', 'nfs.clients=' + ','.join(['*:ro'] * 500), 'nfs.squash=some',
-    'nfs.squash', 'sealed=yes', '=x', 'comment=' + 'x' * 1001, 'comment=a\nb', 'A:b=x',
+    'quota=0', 'quota=-1', 'quota=1X', 'quota=all', 'quota=9999999T', 'nfs.squash', 'sealed=yes', '=x', 'comment=' + 'x' * 1001, 'comment=a\nb', 'A:b=x',
     'a:' + 'b' * 62 + '=x'], ids=lambda text: ascii(text[:40]))
 def test_bad_properties(pool, assignment):
     pool('share', 'create', 'tank/a')
