@@ -535,6 +535,7 @@ static void seed_property(void)
 	save("property", "comment", "\0comment=some text", 18);
 	save("property", "clients", clients, sizeof(clients) - 1);
 	save("property", "squash", "\2nfs.squash=all", 15);
+	save("property", "sec", "\2nfs.sec=sys", 12);
 	save("property", "cache", "\0cache.size=512MiB", 18);
 	save("property", "quota", "\1quota=10240M", 14);
 	save("property", "own", "\0team:owner=ml", 14);
