@@ -40,6 +40,9 @@ int txn_replay_end(struct pool *pool);
 
 /* The loaded environments of volumes, each counted: env_put() for each, free() the array. */
 int env_list(struct pool *pool, struct env ***envs, unsigned *count);
+/* Calls back for each of them whose volume was not deleted; the first error. */
+int env_each(
+	struct pool *pool, int (*each)(struct pool *pool, struct env *env, void *data), void *data);
 /*
  * Its volume is sealed: txn_begin() says -EROFS from now on. To be set before the final image is
  * written (which waits for a transaction that has begun), and cleared when that fails.

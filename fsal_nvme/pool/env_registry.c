@@ -281,6 +281,24 @@ int env_list(struct pool *pool, struct env ***envs, unsigned *count)
 	return 0;
 }
 
+int env_each(
+	struct pool *pool, int (*each)(struct pool *pool, struct env *env, void *data), void *data)
+{
+	struct env **envs;
+	unsigned count;
+	int rc = env_list(pool, &envs, &count);
+
+	if (rc)
+		return rc;
+	for (unsigned i = 0; i < count; i++) {
+		if (!rc && !env_is_gone(envs[i]))
+			rc = each(pool, envs[i], data);
+		env_put(envs[i]);
+	}
+	free(envs);
+	return rc;
+}
+
 void env_forget_all(struct pool *pool)
 {
 	while (pool->volumes)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
  * Images: an environment as streams of sorted entries, to be loaded again without LMDB's help. This
- * page writes and frees them, image_read.c loads them.
+ * page writes them, image_read.c loads them, image_segments.c frees them.
  *
  * An image is a full one (kind 1, part 0) and deltas (kind 2, parts 1 and up), each with what
  * changed since the part before. Each part is a stream:
@@ -34,7 +34,6 @@
 #define WRITE_PIECE (512u * 1024)
 #define PIECE_EXTENTS 64u /* enough for segments of 16 KiB that end early */
 #define EXTENTS_FIRST 64u
-#define FREE_COST (9 + TXN_CHANGE_OVERHEAD) /* of a record, for a segment */
 
 /* --- writing --------------------------------------------------------------------------------- */
 
@@ -374,108 +373,4 @@ int image_write(struct pool *pool, struct env *env, uint64_t delta_most, struct 
 	pool_abandon_extents(pool, w.extents, w.extent_count); /* they are live, or nothing */
 	free(w.extents);
 	return rc;
-}
-
-/* --- its segments ------------------------------------------------------------------------------
- */
-
-static unsigned count_all(struct pool *pool)
-{
-	unsigned count;
-
-	pthread_rwlock_rdlock(&pool->table_lock);
-	count = pool->segment_count;
-	pthread_rwlock_unlock(&pool->table_lock);
-	return count;
-}
-
-int image_each(struct pool *pool, const struct image_row *image,
-	int (*each)(void *data, struct segment *segment), void *data)
-{
-	unsigned most = count_all(pool); /* a row that is wrong may lead back */
-	uint64_t id = image->segment;
-	int rc = 0;
-
-	for (unsigned i = 0; !rc && id && i < most; i++) {
-		struct segment *segment = segment_get(pool, id);
-
-		if (!segment)
-			break;
-		rc = each(data, segment);
-		id = segment->row.next;
-		segment_put(segment);
-	}
-	return rc;
-}
-
-static int forget_segment(void *data, struct segment *segment)
-{
-	pthread_mutex_lock(&segment->lock);
-	segment->row.live = 0;
-	pthread_mutex_unlock(&segment->lock);
-	segment_note_chore(segment);
-	return 0;
-}
-
-void image_forget(struct pool *pool, const struct image_row *image)
-{
-	image_each(pool, image, forget_segment, NULL);
-}
-
-struct freeing {
-	struct txn *txn;
-	uint64_t rest; /* the first that did not fit; 0: none */
-};
-
-static int free_segment(void *data, struct segment *segment)
-{
-	struct freeing *f = data;
-
-	f->rest = 0;
-	if (txn_room(f->txn) >= FREE_COST)
-		return segment->freed ? 0 : segment_free(f->txn, segment);
-	f->rest = segment->id;
-	return -EAGAIN;
-}
-
-/* What is left to be freed of an image: its parts name where that begins. */
-static bool is_left(const struct image *rest)
-{
-	bool left = false;
-
-	for (unsigned i = 0; i < rest->count; i++)
-		left |= rest->parts[i].segment != 0;
-	return left;
-}
-
-static int free_some(struct pool *pool, struct image *rest)
-{
-	struct image then = *rest;
-	struct freeing f;
-	uint64_t lsn;
-	int rc = txn_begin(pool, NULL, &f.txn);
-
-	if (rc)
-		return rc;
-	for (unsigned i = 0; !rc && i < then.count; i++) {
-		f.rest = 0;
-		rc = image_each(pool, &then.parts[i], free_segment, &f);
-		then.parts[i].segment = f.rest;
-	}
-	if (rc && rc != -EAGAIN) {
-		txn_abort(f.txn);
-		return rc;
-	}
-	*rest = then;
-	return txn_commit(f.txn, &lsn);
-}
-
-void image_free(struct pool *pool, const struct image *image)
-{
-	struct image rest = *image;
-
-	while (is_left(&rest) && !free_some(pool, &rest))
-		;
-	for (unsigned i = 0; i < rest.count; i++)
-		image_forget(pool, &rest.parts[i]);
 }

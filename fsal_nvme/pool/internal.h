@@ -2,7 +2,7 @@
 /*
  * What the files of pool/ share. Read in this order: format.h, this page, pool.c (opening and
  * closing), txn.c and env.c (environments), journal.c, segment.c (the segment table and slots),
- * stream.c (writing), read.c (reading), checkpoint.c, chore.c, maintain.c.
+ * stream.c (writing), read.c (reading), checkpoint.c, checkpoint_room.c, chore.c, maintain.c.
  *
  * Threads. Callers' threads run transactions, appends and reads; engine threads run completions,
  * which never wait; one maintenance thread runs pool_maintain(), one beats. In a simulated world
@@ -312,12 +312,15 @@ int image_load(struct pool *pool, struct env *env, const struct image *image);
 /* Calls back for each segment of a part, in order, until one is missing; the first error. */
 int image_each(struct pool *pool, const struct image_row *part,
 	int (*each)(void *data, struct segment *segment), void *data);
+/* How many segments a part has, and all deltas of an image. */
+uint64_t image_part_segments(struct pool *pool, const struct image_row *part);
+uint64_t image_delta_segments(struct pool *pool, const struct image *image);
 /* Nothing names it, or will: maintenance frees its segments. */
 void image_forget(struct pool *pool, const struct image_row *part);
 /* The same for a whole image, at once as far as that can be. Waits; not under a transaction. */
 void image_free(struct pool *pool, const struct image *image);
 
-/* --- checkpoint.c, space.c, status.c ------------------------------------------------------- */
+/* --- checkpoint_room.c, space.c, status.c --------------------------------------------------- */
 
 /* Measures what the next checkpoint needs: image_segments, image_room. With maintain_lock, or
  * before there are other threads. */
@@ -325,6 +328,9 @@ void checkpoint_measure(struct pool *pool);
 /* A volume without an image was made or loaded: one more is expected before it is measured again.
  */
 void checkpoint_expect(struct pool *pool);
+/* Bytes that a delta of a volume may take; 0: its image has to be a full one. With maintain_lock.
+ */
+uint64_t checkpoint_delta_room(struct pool *pool, struct env *env);
 /* Of file data that a new segment takes, with the devices that are in use now. (space.c) */
 uint64_t pool_segment_bytes(struct pool *pool);
 /* ... and that one with so many data chunks takes. */

@@ -268,6 +268,21 @@ static void test_deltas_of_many_volumes(void **state)
 	scene_free(&s);
 }
 
+/* A quarter of its segments may be deltas', where there are no others. */
+static void test_deltas_of_a_large_volume(void **state)
+{
+	struct scene s;
+
+	scene_make(&s, 64 << 20);
+	s.pool->reserve_segments = 0;
+	change_and_checkpoint(&s, 0, 1);
+	assert_int_equal(parts(s.env), 2);
+	change_and_checkpoint(&s, 1, 1);
+	assert_int_equal(parts(s.env), 1);
+	check_segments(&s);
+	scene_free(&s);
+}
+
 /* With deltas there the pool is filled; then they go, and what is there can be deleted. */
 static void test_a_full_pool(void **state)
 {
@@ -391,6 +406,7 @@ int main(void)
 		cmocka_unit_test(test_a_volume_is_sealed),
 		cmocka_unit_test(test_a_volume_is_destroyed),
 		cmocka_unit_test(test_deltas_of_many_volumes),
+		cmocka_unit_test(test_deltas_of_a_large_volume),
 		cmocka_unit_test(test_a_full_pool),
 		cmocka_unit_test(test_devices_die_between_parts),
 		cmocka_unit_test(test_parts_are_checked),
