@@ -109,19 +109,35 @@ static void piece_place(struct piece *piece)
 		piece->direct_end = piece->direct_first;
 }
 
+/* The end of blocks from `i` on that surely lie behind each other in memory. */
+static unsigned piece_run_end(const struct piece *piece, unsigned i)
+{
+	unsigned blocks = piece->segment->layout.cell / BLOCK_SIZE, end;
+
+	if (i < piece->direct_first)
+		return piece->direct_first;
+	if (i >= piece->direct_end)
+		return piece->count;
+	end = i + blocks - (unsigned)((piece->block + i) % blocks);
+	return end < piece->direct_end ? end : piece->direct_end;
+}
+
 /* The piece's blocks as few runs of memory. */
 static unsigned piece_iovecs(struct piece *piece)
 {
 	unsigned n = 0;
 
-	for (unsigned i = 0; i < piece->count; i++) {
+	for (unsigned i = 0, end; i < piece->count; i = end) {
 		uint8_t *at = piece_block(piece, i);
 		struct iovec *last = n ? &piece->iov[n - 1] : NULL;
+		size_t length;
 
+		end = piece_run_end(piece, i);
+		length = (size_t)(end - i) * BLOCK_SIZE;
 		if (last && (uint8_t *)last->iov_base + last->iov_len == at)
-			last->iov_len += BLOCK_SIZE;
+			last->iov_len += length;
 		else
-			piece->iov[n++] = (struct iovec){.iov_base = at, .iov_len = BLOCK_SIZE};
+			piece->iov[n++] = (struct iovec){.iov_base = at, .iov_len = length};
 	}
 	return n;
 }
@@ -222,9 +238,11 @@ static void piece_copy_out(const struct piece *piece, unsigned i)
 
 static void piece_deliver(struct piece *piece)
 {
+	bool bounced = piece->part->into && piece_bounce_size(piece) > 0;
+
 	if (piece->read->looks && piece->part->into)
 		piece_keep(piece);
-	for (unsigned i = 0; piece->part->into && i < piece->count; i++) {
+	for (unsigned i = 0; bounced && i < piece->count; i++) {
 		if (!piece_is_direct(piece, i))
 			piece_copy_out(piece, i);
 	}
@@ -326,6 +344,7 @@ static void pieces_rebuild(struct piece *pieces)
 static uint64_t piece_bad(struct piece *piece)
 {
 	struct pool *pool = piece->read->pool;
+	const struct iovec *run = piece->iov;
 	uint64_t bad = 0;
 
 	if (piece->io.result) {
@@ -333,8 +352,10 @@ static uint64_t piece_bad(struct piece *piece)
 			piece->count, piece->io.result);
 		return low_bits(piece->count);
 	}
-	for (unsigned i = 0; i < piece->count; i++)
-		bad |= blocks_bad(piece_block(piece, i), &piece->sums[i], 1) << i;
+	for (unsigned i = 0, blocks; i < piece->count; i += blocks, run++) {
+		blocks = (unsigned)(run->iov_len / BLOCK_SIZE);
+		bad |= blocks_bad(run->iov_base, &piece->sums[i], blocks) << i;
+	}
 	if (bad)
 		chunk_rotten(pool, piece->segment, piece->cut.chunk,
 			piece->io.offset + (uint64_t)__builtin_ctzll(bad) * BLOCK_SIZE,
