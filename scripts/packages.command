@@ -3,3 +3,5 @@
 bash
 mandoc
 python3-jsonschema
+systemd
+util-linux

@@ -176,7 +176,12 @@ int server_path_check(const char *path, struct error *error);
 /* Writes RUN_DIR/POOL/ganesha.conf and fills its path. */
 int server_configure(struct command *command, const struct found_pool *found,
 	const struct server_place *place, char *path, size_t size);
-/* Writes, enables and starts a systemd unit. */
-int systemd_enable(struct command *command, const char *pool);
+/* -EOPNOTSUPP: systemd does not run here. */
+int systemd_check(struct command *command);
+/* Writes, enables and starts a systemd unit, which waits for these devices at boot. */
+int systemd_enable(struct command *command, const char *pool, const struct device_set *devices);
+/* Stops it and takes it away. -ENOENT: there is none. */
+int systemd_disable(struct command *command, const char *pool);
+bool systemd_has_unit(const char *pool);
 
 #endif

@@ -442,6 +442,18 @@ static int forget(struct command *c)
 	return 0;
 }
 
+/* Else systemd would try to serve it at each boot. */
+static void note_unit(const char *pool)
+{
+	struct reporter *reporter = terminal_reporter();
+	char text[300];
+
+	snprintf(text, sizeof(text),
+		"systemd serves %s at boot: `millrace serve %s --disable` ends that", pool, pool);
+	if (systemd_has_unit(pool))
+		reporter->note(reporter, text);
+}
+
 static int export(struct command *c)
 {
 	struct pool_open_options options;
@@ -457,6 +469,7 @@ static int export(struct command *c)
 	}
 	if (!rc) {
 		cache_remove(c, held.name);
+		note_unit(held.name);
 		say(c, "Pool %s is exported: `millrace pool import %s` takes it, on any host.",
 			held.name, held.name);
 	}
@@ -482,6 +495,7 @@ int command_pool_destroy(struct command *c)
 	}
 	if (!rc) {
 		cache_remove(c, held.name);
+		note_unit(held.name);
 		say(c, "Pool %s is destroyed.", held.name);
 	}
 	let_go(&held);

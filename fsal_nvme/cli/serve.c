@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
  * `serve`: find the pool, write the server's configuration, become the server (--foreground) or
- * start it and wait until its control socket answers; or, with --stop, the reverse.
+ * start it and wait until its control socket answers, or let systemd do so (--enable); or, with
+ * --stop and --disable, the reverse.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -49,9 +50,9 @@ static int check_arguments(struct serving *s)
 
 	if (rc)
 		return rc;
-	if (has(c, "foreground") + has(c, "enable") + has(c, "stop") > 1)
+	if (has(c, "foreground") + has(c, "enable") + has(c, "stop") + has(c, "disable") > 1)
 		return error_set(&c->error, -EINVAL, "serve",
-			"only one of --foreground, --enable and --stop can be done");
+			"only one of --foreground, --enable, --disable and --stop can be done");
 	if (listen && inet_pton(AF_INET, listen, address) != 1 &&
 		inet_pton(AF_INET6, listen, address) != 1)
 		return error_set(&c->error, -EINVAL, listen, "it is not an IP address");
@@ -84,26 +85,25 @@ static int check_devices(struct command *c, const struct found_pool *found)
 	return pool_may_open(engine, &options, &c->error);
 }
 
-static int configure(struct serving *s)
+/* `found` is to be freed by found_free(), whatever comes back. */
+static int configure(struct serving *s, struct found_pool *found)
 {
 	struct command *c = s->command;
-	struct found_pool found;
-	int rc = pool_find(c, s->pool, &found, &c->error), lock = -1;
+	int rc = pool_find(c, s->pool, found, &c->error), lock = -1;
 
 	if (rc)
 		return rc;
-	rc = check_owner(c, &found.summary);
+	rc = check_owner(c, &found->summary);
 	if (!rc)
 		rc = command_lock(c, s->pool, &lock, &c->error);
 	if (!rc)
-		rc = check_devices(c, &found);
+		rc = check_devices(c, found);
 	if (!rc)
-		rc = server_configure(c, &found, &s->place, s->config, sizeof(s->config));
+		rc = server_configure(c, found, &s->place, s->config, sizeof(s->config));
 	if (!rc)
-		cache_save(c, &found, NULL);
+		cache_save(c, found, NULL);
 	if (lock >= 0)
 		close(lock);
-	found_free(&found);
 	return rc == -EAGAIN ? error_set(&c->error, -EBUSY, s->pool, "it is served already") : rc;
 }
 
@@ -299,10 +299,12 @@ static int wait_for_server(struct serving *s)
 
 static int start(struct serving *s, bool foreground)
 {
+	struct found_pool found = {0};
 	int rc = server_locate(&s->place, &s->command->error);
 
 	if (!rc)
-		rc = configure(s);
+		rc = configure(s, &found);
+	found_free(&found);
 	if (!rc)
 		rc = prepare_paths(s);
 	if (rc)
@@ -329,12 +331,19 @@ static int enable(struct serving *s)
 {
 	struct reporter *reporter = terminal_reporter();
 	double deadline = start_deadline(s->command);
-	int rc = server_locate(&s->place, &s->command->error);
+	struct found_pool found = {0};
+	int rc = systemd_check(s->command);
 
 	if (!rc)
-		rc = configure(s);
+		rc = server_locate(&s->place, &s->command->error);
 	if (!rc)
-		rc = systemd_enable(s->command, s->pool);
+		rc = configure(s, &found);
+	if (!rc) {
+		drop_engine(s->command);
+		tell_waiting(s, reporter);
+		rc = systemd_enable(s->command, s->pool, &found.set);
+	}
+	found_free(&found);
 	while (!rc && !pool_is_served(s->command, s->pool)) {
 		if (reporter->stopped(reporter) || seconds_now() >= deadline)
 			rc = error_set(&s->command->error, -ETIMEDOUT, s->pool,
@@ -344,6 +353,18 @@ static int enable(struct serving *s)
 		tell_waiting(s, reporter);
 		usleep(200000);
 	}
+	return rc;
+}
+
+static int disable(struct serving *s)
+{
+	int rc = systemd_check(s->command);
+
+	if (!rc)
+		rc = systemd_disable(s->command, s->pool);
+	if (!rc)
+		put_text(s->command->result, "message",
+			"The server has stopped, and systemd will not start it again.");
 	return rc;
 }
 
@@ -377,7 +398,11 @@ static int stop(struct serving *s)
 	if (process.fd >= 0)
 		close(process.fd);
 	if (!rc)
-		put_text(c->result, "message", "The server has stopped.");
+		put_text(c->result, "message",
+			systemd_has_unit(s->pool)
+				? "The server has stopped. At the next boot systemd starts it "
+				  "again, unless it is told --disable."
+				: "The server has stopped.");
 	return rc;
 }
 
@@ -389,8 +414,11 @@ static int serve(struct serving *s)
 
 	if (has(c, "stop"))
 		return stop(s);
+	if (has(c, "disable"))
+		return disable(s);
 	if (pool_is_served(c, s->pool))
-		return error_set(&c->error, -EBUSY, s->pool, "it is served already");
+		return error_set(&c->error, -EBUSY, s->pool,
+			"it is served already: `millrace serve %s --stop` ends that", s->pool);
 	rc = has(c, "enable") ? enable(s) : start(s, has(c, "foreground"));
 	snprintf(text, sizeof(text), "Pool %s is served: its volumes are exported as /%s/NAME.",
 		s->pool, s->pool);

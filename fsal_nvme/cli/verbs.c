@@ -84,6 +84,7 @@ static const struct parameter serve[] = {POOL,
 	{"lease", VALUE_NUMBER, 0, 5, 3600, "SECONDS",
 		"lease of NFS clients (60); grace is one and a half of it"},
 	{"enable", VALUE_FLAG, 0, 0, 0, NULL, "let systemd serve it, now and after each boot"},
+	{"disable", VALUE_FLAG, 0, 0, 0, NULL, "stop it, and let systemd serve it no more"},
 	{"stop", VALUE_FLAG, 0, 0, 0, NULL, "stop the server of this pool"},
 	{"wait", VALUE_NUMBER, 0, 1, 86400, "SECONDS", "how long starting may take (600)"}, END};
 static const struct parameter nothing[] = {END};

@@ -8,7 +8,7 @@
  *               volumes, and gives the server its identity: nothing is served by anybody who does
  *               not own the pool
  *   exports()   exports what the pool holds
- *   serving()   the port is open: the control socket and the watch start
+ *   serving()   the port is open: the control socket and the watch start, systemd is told
  *   shutdown()  all requests are answered: commits what is pending, closes the pool
  *
  * What fails, and what then:
@@ -32,6 +32,7 @@
 
 #include "cli/control.h"
 #include "common/boot.h"
+#include "common/notify.h"
 
 #define LOCK_SECONDS 10u
 #define CONTROL_SECONDS 20u
@@ -144,6 +145,7 @@ static void serving(void)
 	if (start_control(&error))
 		log_problem("no control socket", &error);
 	watch_start();
+	notify_manager("READY=1");
 }
 
 static int close_pool(void)

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "cli/control.h"
+#include "common/notify.h"
 
 #define VOLUMES_MAX 1000
 
@@ -130,6 +131,7 @@ static int serve(struct server *server, const char *run_dir, const char *name)
 		return fail("start", &error);
 	printf("serving %s\n", name);
 	fflush(stdout);
+	notify_manager("READY=1");
 	sigwait(&set, &number);
 	rc = control_stop(control, 20);
 	if (rc)

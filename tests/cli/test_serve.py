@@ -159,11 +159,6 @@ def test_nobody_seals_a_dataset_before_its_ingest(served):
         assert files == '24'
 
 
-@pytest.mark.skipif(os.path.exists('/run/systemd/system'), reason='would enable a unit here')
-def test_enable_without_systemd(pool):
-    assert 'systemd' in pool.fails(1, 'serve', 'tank', '--enable')['object']
-
-
 def refuses(site):
     try:
         Raw(site).socket.close()
