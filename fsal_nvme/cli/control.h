@@ -95,6 +95,9 @@ int property_value(struct txn *txn, uint32_t volume, const char *name, char *val
 /* Makes a pool what its own properties say, for whoever serves it: when it was opened, and when
  * they were changed. On an error, with its story, it stays as it was. */
 int pool_properties_apply(struct pool *pool, struct error *error);
+/* Compacts a pool that is served as `compact.rate` says, from when it is served and whenever
+ * properties of the pool have changed, until volumes_destroy() or volumes_abandon(). */
+int compaction_start(struct pool *pool, struct volumes *volumes, struct error *error);
 
 /* One element of nfs.clients. */
 struct client_rule {

@@ -20,6 +20,18 @@ static int any_text(const char *value, char *normal, size_t size, struct error *
 	return (size_t)snprintf(normal, size, "%s", value) < size ? 0 : -EINVAL;
 }
 
+/* "65536K" becomes "64M". */
+static int size_kind(const char *value, char *normal, size_t size, struct error *error)
+{
+	char text[SIZE_TEXT_MAX];
+	uint64_t bytes;
+
+	if (size_parse(value, &bytes))
+		return -EINVAL;
+	size_text(bytes, text);
+	return any_text(text, normal, size, error);
+}
+
 static int squash_kind(const char *value, char *normal, size_t size, struct error *error)
 {
 	static const char *const kinds[] = {"root", "none", "all"};
@@ -231,6 +243,10 @@ const struct property property_table[] = {
 		"auto, 0, or from 1M on a number of bytes, with K, M, G or T for powers of 1024",
 		cache_size},
 	{"comment", PROPERTY_POOL | PROPERTY_SHARE | PROPERTY_DATASET, "", ANY_TEXT, any_text},
+	{"compact.rate", PROPERTY_POOL, "64M",
+		"a number of bytes a second, with K, M, G or T for powers of 1024; 0: only when "
+		"space is short",
+		size_kind},
 	{"nfs.clients", PROPERTY_SHARE | PROPERTY_DATASET, "",
 		"a comma list of ADDRESS, ADDRESS/BITS or *, each followed by :ro or :rw; empty: "
 		"nobody",

@@ -8,7 +8,8 @@
  *               volumes, and gives the server its identity: nothing is served by anybody who does
  *               not own the pool
  *   exports()   exports what the pool holds
- *   serving()   the port is open: the control socket and the watch start, systemd is told
+ *   serving()   the port is open: the control socket, the compaction and the watch start, systemd is
+ *               told
  *   shutdown()  all requests are answered: commits what is pending, closes the pool
  *
  * What fails, and what then:
@@ -105,7 +106,9 @@ static int volume_removing(void *data, const struct volume_row *row, struct erro
 
 static int properties_changed(void *data, const struct volume_row *row, struct error *error)
 {
-	return row ? export_refresh(row, error) : pool_properties_apply(nvme.pool, error);
+	int r = row ? export_refresh(row, error) : pool_properties_apply(nvme.pool, error);
+
+	return r || row ? r : compaction_start(nvme.pool, nvme.volumes, error);
 }
 
 static void stop(void *data)
@@ -144,6 +147,9 @@ static void serving(void)
 
 	if (start_control(&error))
 		log_problem("no control socket", &error);
+	error_clear(&error);
+	if (compaction_start(nvme.pool, nvme.volumes, &error))
+		log_problem("no compaction", &error);
 	watch_start();
 	notify_manager("READY=1");
 }

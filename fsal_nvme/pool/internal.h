@@ -132,6 +132,7 @@ struct segment {
 	uint32_t rows_recorded; /* ... and their checksums in a committed transaction */
 	bool filled; /* no more appends: to be closed by maintenance once all rows are written */
 	bool stuck; /* lock: it cannot be closed, as bytes of it were lost */
+	bool spared; /* lock: it cannot be emptied (compact.c) */
 	atomic_bool frozen; /* an earlier epoch's, open when it ended, and not closed since */
 	bool named; /* of an image: found by an opening to be one that counts (recover.c) */
 	struct stream *stream; /* that fills it, or NULL */
@@ -183,6 +184,8 @@ int segment_take(struct pool *pool, uint32_t volume, enum segment_purpose purpos
 	struct segment **segment);
 /* Segments that data leaves alone: for the next checkpoint, and for the compactor. */
 uint64_t segment_reserve(struct pool *pool);
+/* Segments that the compactor may take now. */
+uint64_t segment_compaction_room(struct pool *pool);
 /* The pool environment's write lock guards a segment's state, rows, live bytes and `freed`, and
  * next_segment. A transaction that was begun without a volume holds it; others take it so. */
 int txn_own_pool(struct txn *txn);

@@ -372,10 +372,38 @@ void pool_read(struct pool *pool, struct pool_read *read);
 /* The same, waiting, and from devices: for what reads once, or checks. */
 int pool_read_wait(struct pool *pool, struct read_part *parts, unsigned part_count);
 
-/* The emptiest closed segment of a volume with less than `percent` live, for a compactor: its id,
- * or 0. Segments in `skip` are passed over. */
-uint64_t pool_sparse_segment(struct pool *pool, uint32_t volume, unsigned percent,
-	const uint64_t *skip, unsigned skip_count);
+/* Whether appends wait for memory of rows, or may soon: what is not urgent gives way then. */
+bool pool_rows_short(struct pool *pool);
+
+/*
+ * For a compactor: segments of one volume that are to be emptied together, so that whole segments
+ * are won. A volume that rests is passed over until more is to be won of it than was said.
+ */
+#define COMPACTION_PLAN_MAX 64u
+struct compaction_rest {
+	uint32_t volume;
+	uint64_t waste; /* bytes */
+};
+struct compaction_request {
+	uint32_t volume; /* 0: any */
+	unsigned percent; /* only segments of which less is live */
+	const struct compaction_rest *rests;
+	unsigned rest_count;
+};
+struct compaction_plan {
+	uint32_t volume;
+	uint64_t live, gain; /* bytes to be moved, bytes won by that, at least */
+	unsigned count;
+	uint64_t segments[COMPACTION_PLAN_MAX]; /* in order */
+};
+/* -ENOENT: nothing is to be won. */
+int pool_plan_compaction(
+	struct pool *pool, const struct compaction_request *request, struct compaction_plan *plan);
+/* Bytes of data that emptying segments of a volume (0: of all, each by itself) could win. */
+int pool_waste(struct pool *pool, uint32_t volume, uint64_t *waste);
+/* A segment that cannot be emptied is not planned for again before the next opening. */
+void pool_spare_segment(struct pool *pool, uint64_t segment);
+
 /* Free and all data space of the pool in bytes as a user sees it (k'/(k'+m) of what is not kept in
  * reserve). */
 void pool_space(struct pool *pool, uint64_t *total, uint64_t *free_bytes);

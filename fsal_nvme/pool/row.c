@@ -95,6 +95,11 @@ bool row_memory_full(struct pool *pool, size_t bytes)
 	return used && (used > limit || bytes > limit - used);
 }
 
+bool pool_rows_short(struct pool *pool)
+{
+	return row_memory_full(pool, pool->options.row_memory / 2);
+}
+
 static void waiter_remove(struct pool *pool, struct row_wait *wait)
 {
 	struct row_wait **at = &pool->row_waiters;

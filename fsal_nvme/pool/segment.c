@@ -458,6 +458,13 @@ static int64_t left_for(struct pool *pool, enum segment_purpose purpose, bool re
 	return (int64_t)(place_capacity(pool) + segment_stock(pool)) - (int64_t)kept;
 }
 
+uint64_t segment_compaction_room(struct pool *pool)
+{
+	int64_t left = left_for(pool, PURPOSE_DATA, true);
+
+	return left > 0 ? (uint64_t)left : 0;
+}
+
 /* Of several who took one at the same time some may have taken what is not theirs. */
 static int give_back(struct pool *pool, struct segment *segment)
 {

@@ -141,48 +141,6 @@ uint64_t pool_volume_live(struct pool *pool, uint32_t volume)
 	return sum.live;
 }
 
-struct sparse {
-	uint32_t volume;
-	unsigned percent, skip_count;
-	const uint64_t *skip;
-	uint64_t best, best_live;
-};
-
-static bool in_list(uint64_t id, const uint64_t *list, unsigned count)
-{
-	for (unsigned i = 0; i < count; i++)
-		if (list[i] == id)
-			return true;
-	return false;
-}
-
-static void consider_sparse(struct pool *pool, const struct segment_row *row, void *data)
-{
-	struct sparse *sparse = data;
-	uint64_t limit = segment_capacity(pool, row->data) * sparse->percent / 100;
-
-	if (row->volume != sparse->volume || row->purpose != PURPOSE_DATA ||
-		row->state != SEGMENT_CLOSED || row->live >= limit ||
-		row->live >= sparse->best_live || written_late(pool, row) ||
-		in_list(row->id, sparse->skip, sparse->skip_count))
-		return;
-	sparse->best = row->id;
-	sparse->best_live = row->live;
-}
-
-uint64_t pool_sparse_segment(struct pool *pool, uint32_t volume, unsigned percent,
-	const uint64_t *skip, unsigned skip_count)
-{
-	struct sparse sparse = {.volume = volume,
-		.percent = percent,
-		.skip = skip,
-		.skip_count = skip_count,
-		.best_live = UINT64_MAX};
-
-	each_row(pool, consider_sparse, &sparse);
-	return sparse.best;
-}
-
 int pool_each_segment(struct pool *pool, uint32_t volume,
 	int (*each)(void *data, uint64_t segment, uint64_t length, uint64_t live), void *data)
 {

@@ -11,8 +11,6 @@
 
 #include "common/log.h"
 
-#define SHORT_PART 20u /* space is short when less than one part of so many is free */
-
 static bool is_asked(struct volume *volume)
 {
 	return atomic_load(&volume->orphans) || atomic_load(&volume->trims) ||
@@ -33,25 +31,6 @@ static int give_back(struct volume *volume)
 	return r ? r : r2;
 }
 
-/* The less is free, the fuller a segment may be that is still worth being emptied. */
-static unsigned sparse_percent(uint64_t total, uint64_t free_bytes)
-{
-	return free_bytes >= total / (2 * SHORT_PART)   ? 50
-	       : free_bytes >= total / (8 * SHORT_PART) ? 75
-							: 90;
-}
-
-static int relieve(struct volume *volume)
-{
-	uint64_t total, free_bytes;
-
-	pool_space(volume->pool, &total, &free_bytes);
-	if (free_bytes >= total / SHORT_PART)
-		return 0;
-	return volume_make_room(
-		volume, sparse_percent(total, free_bytes), total / SHORT_PART - free_bytes, NULL);
-}
-
 int volume_maintain(struct volume *volume)
 {
 	int r, r2;
@@ -61,7 +40,7 @@ int volume_maintain(struct volume *volume)
 	commit_aged(volume, volume->volumes->options.pending_age);
 	r = give_back(volume);
 	lanes_trim(volume);
-	r2 = relieve(volume);
+	r2 = compactor_relieve(volume);
 	return r ? r : r2;
 }
 

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
- * The simplest compactor: all extents of the volume are looked through for those in one segment;
- * their bytes are read, appended elsewhere, and each extent that is still what it was is replaced.
+ * Emptying segments: all extents of their volume are looked through once for those that lie in any
+ * of them; their bytes are read, appended elsewhere, and each extent that is still what it was is
+ * replaced. An index from segments to extents would spare the look, and cost a row for each extent
+ * of a volume in memory and another in the journal for each write; looks are few, since up to
+ * COMPACTION_PLAN_MAX segments share one.
  */
 #include "volume/internal.h"
 
@@ -12,7 +15,6 @@
 
 #define MOVES_MAX 64u /* in one transaction */
 #define SCAN_ROWS 4096u /* looked at in one view */
-#define SKIP_MAX 16u
 
 /* A run of bytes on its way from one place to another. */
 struct move {
@@ -23,7 +25,9 @@ struct move {
 
 struct compaction {
 	struct volume *volume;
-	uint64_t segment;
+	const uint64_t *segments; /* in order */
+	unsigned segment_count;
+	const struct compact_pace *pace;
 	uint64_t ino, at; /* looked through up to here */
 	bool end;
 	struct lane_user lane;
@@ -46,6 +50,18 @@ static void found(struct compaction *c, uint64_t at, const struct extent *extent
 	c->at = at + move->old.length;
 }
 
+static int by_id(const void *a, const void *b)
+{
+	const uint64_t *x = a, *y = b;
+
+	return *x < *y ? -1 : *x > *y;
+}
+
+static bool is_wanted(const struct compaction *c, uint64_t segment)
+{
+	return bsearch(&segment, c->segments, c->segment_count, sizeof(segment), by_id);
+}
+
 /* Looks at the extent that holds or follows (c->ino, c->at), and moves on. */
 static int look(struct compaction *c, struct txn *view)
 {
@@ -55,7 +71,7 @@ static int look(struct compaction *c, struct txn *view)
 	uint64_t at;
 	int r = extent_next(c->volume, view, c->ino, c->at, &at, &extent);
 
-	if (!r && extent.segment == c->segment)
+	if (!r && is_wanted(c, extent.segment))
 		found(c, at, &extent);
 	else if (!r)
 		c->at = at + extent.length;
@@ -86,10 +102,13 @@ static int copy(struct compaction *c, struct move *move)
 {
 	struct read_part part = {move->old, c->buffer};
 	struct iovec iov = {c->buffer, (size_t)move->old.length};
-	int r = pool_read_wait(c->volume->pool, &part, 1);
+	int r = c->pace ? c->pace->wait(c->pace->data, move->old.length) : 0;
 
 	move->count = 0;
+	if (!r)
+		r = pool_read_wait(c->volume->pool, &part, 1);
 	if (r == -EIO) {
+		pool_spare_segment(c->volume->pool, move->old.segment);
 		log_error("volume %s: inode %llu: bytes at %llu stay in segment %llu: they cannot "
 			  "be read",
 			c->volume->row.name, (unsigned long long)move->ino,
@@ -204,7 +223,8 @@ static int move_found(struct compaction *c)
 	return r;
 }
 
-int volume_compact(struct volume *volume, uint64_t segment)
+int volume_compact(struct volume *volume, const uint64_t *segments, unsigned count,
+	const struct compact_pace *pace)
 {
 	struct compaction *c;
 	int r = 0;
@@ -215,7 +235,9 @@ int volume_compact(struct volume *volume, uint64_t segment)
 	if (!c)
 		return -ENOMEM;
 	c->volume = volume;
-	c->segment = segment;
+	c->segments = segments;
+	c->segment_count = count;
+	c->pace = pace;
 	c->buffer = buffer_alloc(volume->engine, APPEND_MAX);
 	if (!c->buffer)
 		r = -ENOMEM;
@@ -228,26 +250,5 @@ int volume_compact(struct volume *volume, uint64_t segment)
 	if (c->buffer)
 		buffer_free(volume->engine, c->buffer, APPEND_MAX);
 	free(c);
-	return r;
-}
-
-int volume_make_room(struct volume *volume, unsigned percent, uint64_t bytes, uint64_t *won)
-{
-	uint64_t skip[SKIP_MAX], total, before, after, segment;
-	unsigned count = 0;
-	int r = 0;
-
-	pool_space(volume->pool, &total, &before);
-	after = before;
-	while (!r && count < SKIP_MAX && (after < before || after - before < bytes)) {
-		segment = pool_sparse_segment(volume->pool, volume->row.id, percent, skip, count);
-		if (!segment)
-			break;
-		skip[count++] = segment;
-		r = volume_compact(volume, segment);
-		pool_space(volume->pool, &total, &after);
-	}
-	if (won)
-		*won = after > before ? after - before : 0;
 	return r;
 }

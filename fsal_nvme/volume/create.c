@@ -190,9 +190,11 @@ int volume_destroy(struct volumes *volumes, const char *name, struct error *erro
 {
 	int r;
 
+	compactor_hold(&volumes->compactor);
 	pthread_mutex_lock(&volumes->lock);
 	r = destroy_locked(volumes, name, error);
 	pthread_mutex_unlock(&volumes->lock);
+	compactor_release(&volumes->compactor);
 	return r;
 }
 

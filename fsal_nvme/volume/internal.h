@@ -25,7 +25,7 @@
  *   table_lock     which files are in memory, their counts, the list of dirty ones
  *   moving_lock    held while a transaction commits that takes extents away, so that a reader
  *                  whose extent has gone can wait until volume->generation tells so
- *   volumes->lanes_lock, work_lock    leaves
+ *   volumes->lanes_lock, work_lock, compactor.lock    leaves
  * Only the first three are held while something waits for a device.
  */
 #ifndef MILLRACE_VOLUME_INTERNAL_H
@@ -45,6 +45,39 @@
 #define APPEND_IOVECS 64u
 #define HELD_MAX 4u
 
+/* --- compactor.c ------------------------------------------------------------------------------ */
+
+#define COMPACT_RESTS 64u
+
+/* Volumes of which nothing was won the last time. */
+struct compact_memory {
+	struct compaction_rest rests[COMPACT_RESTS];
+	unsigned count, next;
+};
+
+/* The thread that compacts. */
+struct compactor {
+	pthread_mutex_t lock; /* a leaf */
+	pthread_cond_t changed;
+	/* lock */
+	pthread_t thread;
+	bool running, stop, kicked;
+	bool busy; /* it has a volume open */
+	bool urgent; /* ... since space is short */
+	unsigned holds; /* of those who want it to have none */
+	uint64_t rate; /* bytes a second; 0: only when space is short */
+	uint64_t due; /* no bytes are moved before; ns */
+	struct compact_memory memory; /* the thread's */
+};
+
+void compactor_init(struct compactor *compactor);
+void compactor_destroy(struct compactor *compactor); /* it is stopped */
+/* Between the two it has no volume open. Waits while it lets go of one. */
+void compactor_hold(struct compactor *compactor);
+void compactor_release(struct compactor *compactor);
+/* When space is short: wakes the thread, or does what it would do, in this volume alone. */
+int compactor_relieve(struct volume *volume);
+
 /* --- volume.c, create.c ----------------------------------------------------------------------- */
 
 struct volumes {
@@ -56,6 +89,7 @@ struct volumes {
 	pthread_cond_t lanes_changed; /* one was closed, or is not busy any more */
 	struct lane *lanes; /* lanes_lock */
 	_Atomic uint64_t losses; /* of all volumes, also of those that were closed */
+	struct compactor compactor;
 };
 
 struct volume {
@@ -109,6 +143,8 @@ static inline void count_more(_Atomic uint64_t *counter, uint64_t by)
 	atomic_fetch_add_explicit(counter, by, memory_order_relaxed);
 }
 
+/* volume_close(), without a commit where others have it open. */
+int volume_let_go(struct volume *volume);
 /* Frees the memory, lets the environment go; no I/O. */
 void volume_end_life(struct volume *volume);
 /* Goes on with deletions of volumes that a crash cut short. */

@@ -54,6 +54,7 @@ int volumes_create(
 	pthread_mutex_init(&all->lock, NULL);
 	pthread_mutex_init(&all->lanes_lock, NULL);
 	pthread_cond_init(&all->lanes_changed, NULL);
+	compactor_init(&all->compactor);
 	*volumes = all;
 	/* What cannot be deleted now stays marked; nothing depends on it. */
 	r = volumes_resume(all);
@@ -67,7 +68,9 @@ void volumes_destroy(struct volumes *volumes)
 {
 	if (!volumes)
 		return;
+	volumes_compact_stop(volumes);
 	assert(!volumes->first);
+	compactor_destroy(&volumes->compactor);
 	pthread_cond_destroy(&volumes->lanes_changed);
 	pthread_mutex_destroy(&volumes->lanes_lock);
 	pthread_mutex_destroy(&volumes->lock);
@@ -76,6 +79,8 @@ void volumes_destroy(struct volumes *volumes)
 
 void volumes_abandon(struct volumes *volumes)
 {
+	if (volumes)
+		volumes_compact_stop(volumes);
 	while (volumes && volumes->first) {
 		struct volume *volume = volumes->first;
 
@@ -287,6 +292,20 @@ int volume_close(struct volume *volume)
 	lanes_close_all(volume);
 	volume_end_life(volume);
 	return r;
+}
+
+/* What others have pending is theirs to commit. */
+int volume_let_go(struct volume *volume)
+{
+	struct volumes *volumes = volume->volumes;
+	bool last;
+
+	pthread_mutex_lock(&volumes->lock);
+	last = volume->users == 1;
+	if (!last)
+		volume->users--;
+	pthread_mutex_unlock(&volumes->lock);
+	return last ? volume_close(volume) : 0;
 }
 
 /* --- sealing ---------------------------------------------------------------------------------- */

@@ -507,11 +507,25 @@ int volume_verify(struct volume *volume, const struct volume_verify_options *opt
 /* Live bytes per segment as the extents have them, against the pool's: *wrong segments differ. */
 int volume_check_live(struct volume *volume, uint64_t *wrong);
 
-/* Moves the live bytes of a segment of this volume to others, so that it becomes free. */
-int volume_compact(struct volume *volume, uint64_t segment);
-/* Compacts the volume's sparsest segments (less than `percent` live) until `bytes` were won or none
- * is left; *won may be NULL. */
+/* Who says how fast: called before bytes are moved, may wait; an error ends the compaction. */
+struct compact_pace {
+	int (*wait)(void *data, uint64_t bytes);
+	void *data;
+};
+/* Moves the live bytes of segments of this volume, in order of their ids, to others, so that they
+ * become free. `pace` may be NULL. */
+int volume_compact(struct volume *volume, const uint64_t *segments, unsigned count,
+	const struct compact_pace *pace);
+/* Empties segments of the volume of which less than `percent` is live until `bytes` were won or
+ * nothing more is to be won; *won may be NULL. */
 int volume_make_room(struct volume *volume, unsigned percent, uint64_t bytes, uint64_t *won);
+/* The same of all volumes of the pool. */
+int volumes_compact(struct volumes *volumes, unsigned percent, uint64_t bytes, uint64_t *won);
+/* Starts a thread that compacts what is worth it, at so many bytes a second; 0: only when space is
+ * short. Of one that is there it changes the rate. Not with a simulated engine. */
+int volumes_compact_start(struct volumes *volumes, uint64_t rate);
+/* Ends it; volumes_destroy() and volumes_abandon() do, too. */
+void volumes_compact_stop(struct volumes *volumes);
 /* One round of what a thread of the volume does by itself: old pending writes are committed,
  * deleted files given back, idle streams closed, sparse segments compacted when space is short. */
 int volume_maintain(struct volume *volume);

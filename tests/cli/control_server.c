@@ -80,6 +80,8 @@ static int changed(void *data, const struct volume_row *row, struct error *error
 		rc = error_set(error, -EIO, "server", "it refuses this comment");
 	if (!rc && !row)
 		rc = pool_properties_apply(server->pool, error);
+	if (!rc && !row)
+		rc = compaction_start(server->pool, server->volumes, error);
 	return rc;
 }
 
@@ -127,6 +129,8 @@ static int serve(struct server *server, const char *run_dir, const char *name)
 		rc = control_path(run_dir, name, path, sizeof(path));
 	if (!rc)
 		rc = control_start(&options, &control, &error);
+	if (!rc)
+		rc = compaction_start(server->pool, server->volumes, &error);
 	if (rc)
 		return fail("start", &error);
 	printf("serving %s\n", name);

@@ -191,7 +191,12 @@ def test_properties(either):
     either('share', 'set', 'tank/a', 'nfs.squash=')
     assert properties(either, 'share', 'get', 'tank/a', 'nfs.squash') == {'nfs.squash': 'root'}
     either('pool', 'set', 'tank', 'comment=first')
-    assert properties(either, 'pool', 'get', 'tank') == {'cache.size': 'auto', 'comment': 'first'}
+    assert properties(either, 'pool', 'get', 'tank') == {
+        'cache.size': 'auto', 'comment': 'first', 'compact.rate': '64M'}
+    either('pool', 'set', 'tank', 'compact.rate=131072K')
+    assert properties(either, 'pool', 'get', 'tank', 'compact.rate') == {'compact.rate': '128M'}
+    either('pool', 'set', 'tank', 'compact.rate=')
+    assert properties(either, 'pool', 'get', 'tank', 'compact.rate') == {'compact.rate': '64M'}
 
 
 def test_the_size_of_the_cache(either):
@@ -262,6 +267,12 @@ def test_kerberos_is_refused(either, value):
     assert error['object'] == 'nfs.sec' and 'Kerberos' in error['message']
     either('share', 'set', 'tank/a', 'nfs.sec=sys')
     assert properties(either, 'share', 'get', 'tank/a', 'nfs.sec') == {'nfs.sec': 'sys'}
+
+
+@pytest.mark.parametrize('rate', ['x', '-1', '1X', '1.5G', '1 G', '99999999999G', '1' * 30])
+def test_bad_rates(pool, rate):
+    assert pool.fails(USAGE, 'pool', 'set', 'tank', f'compact.rate={rate}')['code'] == 'usage'
+    assert properties(pool, 'pool', 'get', 'tank', 'compact.rate') == {'compact.rate': '64M'}
 
 
 @pytest.mark.parametrize('name', ['tank/a/b', 'tank/', 'tank', '/a', 'tank/..', 'tank/.a', 'tank/-a',

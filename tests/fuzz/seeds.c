@@ -534,6 +534,7 @@ static void seed_property(void)
 
 	save("property", "comment", "\0comment=some text", 18);
 	save("property", "clients", clients, sizeof(clients) - 1);
+	save("property", "rate", "\0compact.rate=65536k", 20);
 	save("property", "squash", "\2nfs.squash=all", 15);
 	save("property", "sec", "\2nfs.sec=sys", 12);
 	save("property", "cache", "\0cache.size=512MiB", 18);

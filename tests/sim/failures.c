@@ -201,9 +201,11 @@ static int stage(struct try *t)
 	return rc ? rc : unlink_staged(t, "s2");
 }
 
-static int make_room(struct try *t)
+static int compact(struct try *t)
 {
-	return volume_make_room(t->run.volume, 101, 1u << 20, NULL);
+	int rc = run_compact(&t->run);
+
+	return rc ? rc : volumes_compact(t->run.volumes, 101, 1u << 20, NULL);
 }
 
 static bool see_entry(void *data, const struct volume_entry *entry)
@@ -389,8 +391,8 @@ static const struct step parts[][STEPS_MAX] = {
 		{"check", check}, CLOSE},
 	{OPEN, {"ingest", ingest}, CLOSE, {"check", check}},
 	{OPEN, OP("unlink a"), OP("create a"), OP("write a across rows"), OP("fsync a"),
-		OP("punch a"), READ, OP("fsync a"), OP("rename a b"), {"make room", make_room},
-		READ, OP("maintain"), CLOSE},
+		OP("punch a"), READ, OP("fsync a"), OP("rename a b"), {"compact", compact}, READ,
+		OP("maintain"), CLOSE},
 	{OPEN, OP("create a"), OP("write a across rows"), OP("fsync a"),
 		OP("set an attribute of a"), OP("remove the attribute of a"),
 		OP("set an attribute of a"), OP("unlink a while open"), OP("maintain"), CLOSE,

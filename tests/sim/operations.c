@@ -18,6 +18,7 @@
 #define BULK_BYTES 2000
 #define LAST_BULK "bulk12"
 #define BULK_DELTAS 3
+#define SEGMENTS_MAX 64
 #define FILL_STEP 16384
 #define FILL_STRIDE 61 /* of the hundreds of writes that fill a pool, each so manieth is a cut */
 
@@ -313,6 +314,43 @@ static int do_maintain(struct run *run, int a, int b)
 	return rc ? rc : pool_maintain(run->pool);
 }
 
+struct segments {
+	uint64_t id[SEGMENTS_MAX];
+	unsigned count;
+};
+
+static int note_segment(void *data, uint64_t segment, uint64_t length, uint64_t live)
+{
+	struct segments *segments = data;
+
+	if (live && segments->count < SEGMENTS_MAX)
+		segments->id[segments->count++] = segment;
+	return 0;
+}
+
+static int by_id(const void *a, const void *b)
+{
+	const uint64_t *x = a, *y = b;
+
+	return *x < *y ? -1 : *x > *y;
+}
+
+int run_compact(struct run *run)
+{
+	struct segments segments = {.count = 0};
+	int rc = pool_each_segment(run->pool, volume_row(run->volume)->id, note_segment, &segments);
+
+	qsort(segments.id, segments.count, sizeof(segments.id[0]), by_id);
+	if (!rc)
+		rc = volume_compact(run->volume, segments.id, segments.count, NULL);
+	return rc ? rc : pool_sync(run->pool, pool_lsn(run->pool));
+}
+
+static int do_compact(struct run *run, int a, int b)
+{
+	return run_compact(run);
+}
+
 int run_open(struct run *run)
 {
 	struct pool_open_options options = {.paths = device_paths,
@@ -416,6 +454,10 @@ static int m_fill(struct model *m, int a, int b, unsigned salt)
 {
 	return m->sealed ? -EROFS : 0;
 }
+static int m_compact(struct model *m, int a, int b, unsigned salt)
+{
+	return m->sealed ? -EROFS : 0;
+}
 static int m_reopen(struct model *m, int a, int b, unsigned salt)
 {
 	model_settle(m);
@@ -448,6 +490,7 @@ const struct operation operations[] = {
 	{"seal", do_seal, m_seal, 0, 0, 1, 0},
 	{"checkpoint", do_checkpoint, m_nothing, 0, 0, 1, 0},
 	{"maintain", do_maintain, m_nothing, 0, 0, 1, 0},
+	{"compact", do_compact, m_compact, 0, 0, 1, 0},
 	{"close and open", do_reopen, m_reopen, 0, 0, 1, 0},
 };
 const unsigned operation_count = sizeof(operations) / sizeof(operations[0]);

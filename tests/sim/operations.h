@@ -76,6 +76,8 @@ const char *run_compare(struct run *run, const struct model *model);
 int run_adopt(struct run *run, struct model *model);
 /* Whatever fills the pool can be deleted. 0, or an errno. */
 int run_make_room(struct run *run);
+/* All that the volume has is written somewhere else, durably. 0, or an errno. */
+int run_compact(struct run *run);
 /* What must hold of any volume whatever was done to it; NULL when it does. */
 const char *run_check(struct run *run);
 /* A sequence of 4 to 15 operations that the model can follow; length 0 when the draw failed. */

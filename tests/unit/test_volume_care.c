@@ -327,7 +327,7 @@ static void moves_every_segment(void **state)
 	assert_int_equal(pool_each_segment(fixture.pool, id, remember, &before), 0);
 	assert_true(before.count > 1);
 	for (unsigned i = 0; i < before.count; i++)
-		assert_int_equal(volume_compact(fixture.volume, before.id[i]), 0);
+		assert_int_equal(volume_compact(fixture.volume, &before.id[i], 1, NULL), 0);
 	must_read_seeded(file, 100 * KIB, 50 * KIB, 2);
 	assert_int_equal(volume_commit_wait(file), 0);
 	must_read_seeded(file, 100 * KIB, 50 * KIB, 2);

@@ -368,7 +368,7 @@ static int compact(void)
 		fixture.pool, volume_row(fixture.volume)->id, first_segment, &segment);
 
 	if (!r)
-		r = volume_compact(fixture.volume, segment);
+		r = volume_compact(fixture.volume, &segment, 1, NULL);
 	return r ? r : volume_sync(fixture.volume);
 }
 

@@ -328,9 +328,86 @@ static void *compact(void *data)
 		assert_int_equal(
 			pool_each_segment(pool, volume_row(volume)->id, remember, list), 0);
 		for (unsigned i = 1; i <= list[0]; i++)
-			assert_int_equal(volume_compact(volume, list[i]), 0);
+			assert_int_equal(volume_compact(volume, &list[i], 1, NULL), 0);
 	}
 	return NULL;
+}
+
+/* Every second half of what was written went; the thread wins it while nobody else asks. */
+static void make_waste(void)
+{
+	char name[16];
+
+	for (unsigned i = 0; i < 40; i++) {
+		struct volume_file *file;
+
+		snprintf(name, sizeof(name), "w%u", i);
+		file = must_get(volume, must_make(volume, VOLUME_ROOT, name, VOLUME_FILE));
+		assert_int_equal(write_seeded(file, 0, 250 * KIB, i), 0);
+		assert_int_equal(volume_commit_wait(file), 0);
+		volume_file_put(file);
+	}
+	for (unsigned i = 0; i < 40; i++) {
+		snprintf(name, sizeof(name), "w%u", i);
+		if (i % 4)
+			must_unlink(volume, VOLUME_ROOT, name);
+	}
+	assert_int_equal(volume_sync(volume), 0);
+}
+
+static uint64_t waste(void)
+{
+	uint64_t bytes;
+
+	assert_int_equal(pool_waste(pool, 0, &bytes), 0);
+	return bytes;
+}
+
+static void compacts_in_the_background(void **state)
+{
+	struct volume_attributes found;
+	uint64_t before;
+	char name[16];
+
+	make_waste();
+	assert_int_equal(volumes_compact_start(volumes, 0), 0);
+	for (unsigned i = 0; i < 6000 && waste() < 4u << 20;
+		i++) /* until its segments are closed */
+		usleep(10000);
+	before = waste();
+	assert_true(before >= 4u << 20);
+	usleep(100000);
+	assert_true(waste() >= before); /* space is not short */
+	assert_int_equal(volumes_compact_start(volumes, 1ull << 40), 0);
+	for (unsigned i = 0; i < 6000 && waste() > before / 2; i++)
+		usleep(10000);
+	assert_true(waste() <= before / 2);
+	for (unsigned i = 0; i < 40; i += 4) {
+		struct volume_file *file;
+
+		snprintf(name, sizeof(name), "w%u", i);
+		assert_int_equal(volume_lookup(volume, VOLUME_ROOT, name, &found), 0);
+		file = must_get(volume, found.ino);
+		must_read_seeded(file, 0, 250 * KIB, i);
+		volume_file_put(file);
+	}
+}
+
+/* At a byte a second it would have the volume open for days. */
+static void lets_go_of_what_is_destroyed(void **state)
+{
+	struct volume_create_options create = {.name = "share", .kind = VOLUME_SHARE};
+
+	make_waste();
+	assert_int_equal(volume_close(volume), 0);
+	for (unsigned i = 0; i < 6000 && waste() < 4u << 20; i++)
+		usleep(10000);
+	assert_int_equal(volumes_compact_start(volumes, 1), 0);
+	usleep(300000);
+	assert_int_equal(volume_destroy(volumes, "share", NULL), 0);
+	assert_int_equal(waste(), 0);
+	assert_int_equal(volume_create(volumes, &create, NULL, NULL), 0);
+	assert_int_equal(volume_open(volumes, "share", &volume, NULL), 0);
 }
 
 static void reads_while_it_is_compacted(void **state)
@@ -537,6 +614,8 @@ int main(void)
 		TEST(truncates_and_punches_under_writers),
 		TEST(fights_over_names),
 		TEST(reads_while_it_is_compacted),
+		TEST(compacts_in_the_background),
+		TEST(lets_go_of_what_is_destroyed),
 		TEST(volumes_come_and_go),
 		TEST(shares_few_streams),
 		TEST(seals_while_bytes_are_appended),

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""What a server does by itself to win space."""
+
+import os
+
+from conftest import wait_until
+
+FILES, SIZE = 600, 30_000
+
+
+def write(path, seed):
+    with open(path, 'wb') as file:
+        file.write(bytes((seed + i // 7) % 251 for i in range(1000)) * (SIZE // 1000))
+    os.utime(path, (seed, seed))
+
+
+def make_sparse(site):
+    """Three quarters of what an ingest has written are not needed after the next one."""
+    top = site.path('source')
+    os.mkdir(top)
+    for i in range(FILES):
+        write(os.path.join(top, f'f{i}'), i)
+    site('dataset', 'ingest', 'tank/set', top, '--no-seal', '--threads', '1')
+    for i in range(FILES):
+        if i % 4:
+            write(os.path.join(top, f'f{i}'), 1000 + i)
+    site('dataset', 'ingest', 'tank/set', top, '--no-seal', '--resume', '--threads', '1')
+
+
+def space(site):
+    return site.json('pool', 'status', 'tank')['pool']['space']
+
+
+def test_waste_is_compacted_at_a_rate_that_may_change(pool):
+    pool('pool', 'set', 'tank', 'compact.rate=0')
+    make_sparse(pool)
+    before = space(pool)
+    assert before['waiting'] > FILES * SIZE / 2
+    pool('serve', 'tank')
+    assert space(pool)['waiting'] >= before['waiting'] / 2
+    pool('pool', 'set', 'tank', 'compact.rate=1G')
+    wait_until(lambda: space(pool)['waiting'] < before['waiting'] / 2, 'it is compacted', 120)
+    after = space(pool)
+    assert after['data'] == before['data'] and after['free'] > before['free']
+    pool('dataset', 'verify', 'tank/set')
+    pool('serve', 'tank', '--stop')
+    pool('dataset', 'verify', 'tank/set')
+    assert pool.json('pool', 'check', 'tank')['check']['wrong_live'] == 0
