@@ -8,8 +8,8 @@
  *               volumes, and gives the server its identity: nothing is served by anybody who does
  *               not own the pool
  *   exports()   exports what the pool holds
- *   serving()   the port is open: the control socket, the compaction and the watch start, systemd is
- *               told
+ *   serving()   the port is open: the control socket, the compaction and the watch start; systemd
+ *               is told
  *   shutdown()  all requests are answered: commits what is pending, closes the pool
  *
  * What fails, and what then:
