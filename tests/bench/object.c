@@ -6,6 +6,8 @@
  *   bench_object write MAP MIB DEVICE...          appends of 1 MiB, durable at the end
  *   bench_object read MAP DEPTH DEVICE...         all of it, 1 MiB at a time
  *   bench_object random MAP DEPTH THREADS SECONDS DEVICE...    4 KiB at a time
+ *   bench_object cached MAP DEPTH THREADS SECONDS MIB DEVICE...    the same, behind a block cache
+ *                                                 of MIB through which all of it was read once
  *
  * MAP is a file of the host's that says where each MiB lies. read and random open the pool without
  * owning it, so that devices may be left out: what those held is then computed from the others.
@@ -283,7 +285,7 @@ static void *reader_main(void *argument)
 	return NULL;
 }
 
-static void reader_init(struct reader *reader, size_t length)
+static void reader_init(struct reader *reader, size_t length, bool cached)
 {
 	pthread_mutex_init(&reader->lock, NULL);
 	pthread_cond_init(&reader->some, NULL);
@@ -297,6 +299,7 @@ static void reader_init(struct reader *reader, size_t length)
 		request->read.parts = request->parts;
 		request->read.done = request_done;
 		request->read.data = request;
+		request->read.cached = cached;
 	}
 }
 
@@ -317,7 +320,18 @@ static struct place *load_map(const char *path, unsigned *count)
 	return places;
 }
 
-static void run_readers(const char *map, struct reader *readers, unsigned threads, size_t length)
+static void fill_cache(const struct place *places, unsigned count, unsigned mib)
+{
+	struct reader reader = {
+		.depth = 1, .next = next_whole, .places = places, .place_count = count};
+
+	bench_must(pool_cache_resize(bench.pool, (uint64_t)mib * MIB), "pool_cache_resize");
+	reader_init(&reader, MIB, true);
+	reader_main(&reader);
+}
+
+static void run_readers(const char *map, struct reader *readers, unsigned threads, size_t length,
+	unsigned cache_mib)
 {
 	struct bench_clock clock;
 	uint64_t operations = 0;
@@ -326,12 +340,14 @@ static void run_readers(const char *map, struct reader *readers, unsigned thread
 
 	bench.read_only = true;
 	bench_pool_open(&bench);
+	if (cache_mib)
+		fill_cache(places, count, cache_mib);
 	for (unsigned i = 0; i < threads; i++) {
 		readers[i].places = places;
 		readers[i].place_count = count;
 		readers[i].clock = &clock;
 		readers[i].chance = i + 1;
-		reader_init(&readers[i], length);
+		reader_init(&readers[i], length, cache_mib > 0);
 	}
 	bench_start(&clock);
 	for (unsigned i = 0; i < threads; i++)
@@ -349,10 +365,10 @@ static void run_read(char **args)
 {
 	struct reader reader = {.depth = number(args[1]), .next = next_whole};
 
-	run_readers(args[0], &reader, 1, MIB);
+	run_readers(args[0], &reader, 1, MIB, 0);
 }
 
-static void run_random(char **args)
+static void read_randomly(char **args, unsigned cache_mib)
 {
 	unsigned threads = number(args[2]);
 	struct reader *readers = calloc(threads, sizeof(*readers));
@@ -363,8 +379,18 @@ static void run_random(char **args)
 		readers[i].next = next_random;
 		readers[i].seconds = number(args[3]);
 	}
-	run_readers(args[0], readers, threads, BLOCK_SIZE);
+	run_readers(args[0], readers, threads, BLOCK_SIZE, cache_mib);
 	free(readers);
+}
+
+static void run_random(char **args)
+{
+	read_randomly(args, 0);
+}
+
+static void run_cached(char **args)
+{
+	read_randomly(args, number(args[4]));
 }
 
 /* --- the command -------------------------------------------------------------------------- */
@@ -386,6 +412,7 @@ static const struct {
 	{"write", 2, run_write},
 	{"read", 2, run_read},
 	{"random", 4, run_random},
+	{"cached", 5, run_cached},
 };
 
 int main(int argc, char **argv)
