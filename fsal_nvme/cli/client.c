@@ -151,23 +151,27 @@ static int next_line(
 	}
 }
 
-static int client_story(const char *pool, int rc, struct error *error)
+static int client_story(
+	const struct command *command, const char *pool, int rc, struct error *error)
 {
+	char hint[300];
+
+	server_log_hint(command, pool, hint, sizeof(hint));
 	if (rc == -ETIMEDOUT)
 		return error_set(error, rc, pool,
-			"its server has given no sign of life for %u s: see its log",
-			SILENCE_SECONDS);
+			"its server has given no sign of life for %u s: %s", SILENCE_SECONDS, hint);
 	if (rc == -EPIPE || rc == -ECONNRESET)
 		return error_set(error, -EIO, pool,
-			"its server ended the connection; see its log, and whether this was done");
+			"its server ended the connection: %s, and whether this was done", hint);
 	if (rc == -EINTR)
 		return error_set(error, rc, pool, "interrupted; the server was told to stop it");
 	return error_set(error, rc, pool, "its server's answer cannot be used: %s", strerror(-rc));
 }
 
-static int read_answer(
-	int fd, const char *pool, struct reporter *reporter, json_t *result, struct error *error)
+static int read_answer(const struct command *command, int fd, const char *pool, json_t *result,
+	struct error *error)
 {
+	struct reporter *reporter = terminal_reporter();
 	struct line_reader reader = {.fd = fd, .limit = ANSWER_MAX};
 	bool last = false;
 	int rc = 0;
@@ -188,18 +192,18 @@ static int read_answer(
 		json_decref(line);
 	}
 	line_reader_free(&reader);
-	return rc ? client_story(pool, rc, error) : error->code;
+	return rc ? client_story(command, pool, rc, error) : error->code;
 }
 
-int client_call(int fd, const char *pool, const struct verb *verb, const json_t *args,
-	struct reporter *reporter, json_t *result, struct error *error)
+int client_call(const struct command *command, int fd, const char *pool, const struct verb *verb,
+	const json_t *args, json_t *result, struct error *error)
 {
 	int rc = send_request(fd, verb, args);
 
 	if (rc == -E2BIG)
 		error_set(error, rc, pool, "the arguments are too long for a served pool");
 	else
-		rc = read_answer(fd, pool, reporter, result, error);
+		rc = read_answer(command, fd, pool, result, error);
 	close(fd);
 	return rc;
 }

@@ -103,8 +103,8 @@ int command_lock(struct command *command, const char *pool, int *lock, struct er
 /* A connection to the server of a pool. -ENOENT: it is not served. */
 int client_connect(const struct command *command, const char *pool, int *fd, struct error *error);
 /* One verb; the connection is closed. */
-int client_call(int fd, const char *pool, const struct verb *verb, const json_t *args,
-	struct reporter *reporter, json_t *result, struct error *error);
+int client_call(const struct command *command, int fd, const char *pool, const struct verb *verb,
+	const json_t *args, json_t *result, struct error *error);
 bool pool_is_served(const struct command *command, const char *pool);
 /* Whether anything here knows a pool of this name: the cache, or a server. */
 bool pool_is_known(const struct command *command, const char *pool);
@@ -114,8 +114,11 @@ bool socket_is_live(const struct command *command, const char *pool);
 
 /* --- terminal.c -------------------------------------------------------------------------- */
 
-/* Shows progress on stderr when that is a terminal; stops at ^C. */
+/* Shows progress on stderr when that is a terminal; stops at ^C. What has no measure is shown with
+ * the time that it takes, again and again. */
 struct reporter *terminal_reporter(void);
+/* That "VERB OBJECT" has begun, which has no measure. */
+void terminal_part(const char *verb, const char *object);
 /* Notes and the log's warnings go to stderr, or, with --json, into "notes" of the result. */
 void terminal_begin(bool json);
 /* Nothing that writes to the log may run any more. */
@@ -173,6 +176,10 @@ struct server_place {
 int server_locate(struct server_place *place, struct error *error);
 /* Whether a device's path can stand in the server's configuration. -EINVAL. */
 int server_path_check(const char *path, struct error *error);
+/* Where the server of a pool logs. */
+void server_log_path(const struct command *command, const char *pool, char path[4096]);
+/* The same in words, "see ...", for an admin. */
+void server_log_hint(const struct command *command, const char *pool, char *text, size_t size);
 /* Writes RUN_DIR/POOL/ganesha.conf and fills its path. */
 int server_configure(struct command *command, const struct found_pool *found,
 	const struct server_place *place, char *path, size_t size);

@@ -94,6 +94,7 @@ static int open_and_act(struct command *command, const struct found_pool *found,
 		return rc;
 	open_options_fill(command, found, &options);
 	options.read_only = look;
+	terminal_part("open", found->summary.name);
 	rc = pool_open(engine, &options, &pool, error);
 	if (rc)
 		return rc;
@@ -136,8 +137,7 @@ int pool_verb(struct command *command, const struct verb *verb, const json_t *ar
 	do {
 		rc = client_connect(command, name, &fd, error);
 		if (!rc)
-			return client_call(
-				fd, name, verb, args, terminal_reporter(), result, error);
+			return client_call(command, fd, name, verb, args, result, error);
 		if (rc == -ENOENT)
 			rc = run_idle(command, name, verb, args, result, error);
 	} while (rc == -EAGAIN && !error->code);

@@ -135,7 +135,7 @@ static int ask(struct command *c, const char *pool, json_t *totals, struct error
 	int fd, rc = client_connect(c, pool, &fd, error);
 
 	if (!rc)
-		rc = client_call(fd, pool, c->verb, args, terminal_reporter(), result, error);
+		rc = client_call(c, fd, pool, c->verb, args, result, error);
 	json_object_foreach(result, key, list)
 	{
 		json_array_extend(json_object_get(totals, key), list);
@@ -150,12 +150,14 @@ static int ask_one(struct command *c, const char *pool, json_t *totals)
 	struct error error = {0};
 	int rc = ask(c, pool, totals, &error);
 
+	if (rc == -ENOENT && !error.code && !pool_is_known(c, pool))
+		return error_set(&c->error, rc, pool,
+			"no such pool is known here: see `millrace pool list`");
 	if (rc == -ENOENT && !error.code)
-		return error_set(&c->error, rc, pool, "%s",
-			pool_is_known(c, pool)
-				? "it is not being served, and only its server counts what goes "
-				  "on: `millrace serve` with its name starts one"
-				: "no such pool is known here: see `millrace pool list`");
+		return error_set(&c->error, rc, pool,
+			"it is not being served, and only its server counts what goes on: "
+			"`millrace serve %s` starts one",
+			pool);
 	return rc ? error_set(&c->error, rc, error.object, "%s", error.message) : 0;
 }
 

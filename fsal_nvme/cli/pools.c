@@ -188,6 +188,7 @@ static int create_and_remember(struct command *c, struct creation *creation)
 	unsigned count;
 	int rc = command_engine(c, &engine);
 
+	terminal_part("create", creation->options.name);
 	if (!rc)
 		rc = pool_create(engine, &creation->options, &c->error);
 	if (rc)
@@ -340,6 +341,7 @@ static int assign_to_us(struct command *c, const struct found_pool *found)
 	rc = command_lock(c, s->name, &lock, &c->error);
 	if (rc == -EAGAIN)
 		rc = refuse_served(c, s->name);
+	terminal_part("import", s->name);
 	if (!rc)
 		rc = pool_assign(engine, &options, command_host(c), &c->error);
 	if (lock >= 0)
@@ -432,7 +434,8 @@ static int forget(struct command *c)
 	if (rc)
 		return rc;
 	if (!pool_is_known(c, name))
-		return error_set(&c->error, -ENOENT, name, "no such pool is known here");
+		return error_set(&c->error, -ENOENT, name,
+			"no such pool is known here: see `millrace pool list`");
 	cache_remove(c, name);
 	say(c,
 		"Pool %s is forgotten on this host. Its devices were not touched: those that hold "
@@ -465,6 +468,7 @@ static int export(struct command *c)
 	if (!rc) {
 		open_options_fill(c, &held.found, &options);
 		options.background = false;
+		terminal_part("export", held.name);
 		rc = pool_assign(held.engine, &options, NULL, &c->error);
 	}
 	if (!rc) {
@@ -491,6 +495,7 @@ int command_pool_destroy(struct command *c)
 	if (!rc) {
 		open_options_fill(c, &held.found, &options);
 		options.background = false;
+		terminal_part("destroy", held.name);
 		rc = pool_destroy(held.engine, &options, &c->error);
 	}
 	if (!rc) {

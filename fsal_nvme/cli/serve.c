@@ -115,7 +115,7 @@ static int prepare_paths(struct serving *s)
 
 	snprintf(dir, sizeof(dir), "%.3900s/log", command_state_dir(c));
 	rc = directory_make(dir, &c->error);
-	snprintf(s->log, sizeof(s->log), "%.4000s/%s.log", dir, s->pool);
+	server_log_path(c, s->pool, s->log);
 	snprintf(s->pid, sizeof(s->pid), "%.3900s/%s/pid", command_run_dir(c), s->pool);
 	return rc;
 }
@@ -265,7 +265,8 @@ static double start_deadline(const struct command *c)
 	return seconds_now() + (wait ? (double)json_integer_value(wait) : 600);
 }
 
-static void tell_waiting(const struct serving *s, struct reporter *reporter)
+/* At once, since it takes long; the terminal goes on showing it. */
+static void tell_starting(const struct serving *s, struct reporter *reporter)
 {
 	char what[POOL_NAME_MAX + 32];
 	json_t *progress;
@@ -281,6 +282,7 @@ static int wait_for_server(struct serving *s)
 	double deadline = start_deadline(s->command);
 	struct reporter *reporter = terminal_reporter();
 
+	tell_starting(s, reporter);
 	for (;;) {
 		int status;
 
@@ -292,7 +294,6 @@ static int wait_for_server(struct serving *s)
 			return give_up(s, -EINTR);
 		if (seconds_now() >= deadline)
 			return give_up(s, -ETIMEDOUT);
-		tell_waiting(s, reporter);
 		usleep(100000);
 	}
 }
@@ -340,7 +341,7 @@ static int enable(struct serving *s)
 		rc = configure(s, &found);
 	if (!rc) {
 		drop_engine(s->command);
-		tell_waiting(s, reporter);
+		tell_starting(s, reporter);
 		rc = systemd_enable(s->command, s->pool, &found.set);
 	}
 	found_free(&found);
@@ -350,7 +351,6 @@ static int enable(struct serving *s)
 				"it is enabled, but does not serve yet: see `systemctl status "
 				"millrace-%s`",
 				s->pool);
-		tell_waiting(s, reporter);
 		usleep(200000);
 	}
 	return rc;
@@ -360,6 +360,7 @@ static int disable(struct serving *s)
 {
 	int rc = systemd_check(s->command);
 
+	terminal_part("stop the server of", s->pool);
 	if (!rc)
 		rc = systemd_disable(s->command, s->pool);
 	if (!rc)
@@ -384,6 +385,7 @@ static int stop(struct serving *s)
 {
 	struct command *c = s->command;
 	struct pollfd process = {.events = POLLIN};
+	char hint[300];
 	int fd, rc = client_connect(c, s->pool, &fd, &c->error);
 
 	if (rc == -ENOENT)
@@ -391,10 +393,13 @@ static int stop(struct serving *s)
 	if (rc)
 		return rc;
 	process.fd = open_process(fd);
-	rc = client_call(fd, s->pool, c->verb, c->args, terminal_reporter(), c->result, &c->error);
-	if (!rc && process.fd >= 0 && poll(&process, 1, STOP_SECONDS * 1000) == 0)
+	rc = client_call(c, fd, s->pool, c->verb, c->args, c->result, &c->error);
+	terminal_part("stop the server of", s->pool);
+	if (!rc && process.fd >= 0 && poll(&process, 1, STOP_SECONDS * 1000) == 0) {
+		server_log_hint(c, s->pool, hint, sizeof(hint));
 		rc = error_set(&c->error, -ETIMEDOUT, s->pool,
-			"its server has not ended within %u s; see its log", STOP_SECONDS);
+			"its server has not ended within %u s: %s", STOP_SECONDS, hint);
+	}
 	if (process.fd >= 0)
 		close(process.fd);
 	if (!rc)

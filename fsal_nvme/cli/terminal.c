@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cli/command.h"
@@ -17,10 +18,15 @@
 
 static volatile sig_atomic_t interrupted;
 
+/* Under told.lock. */
 static struct {
 	bool shown; /* a line of progress stands on the terminal */
 	struct progress_meter meter;
-} line;
+	json_t *part; /* what is under way without a measure, or NULL */
+	pthread_t ticker; /* shows it again and again */
+	bool ticking, end;
+	pthread_cond_t ended;
+} line = {.ended = PTHREAD_COND_INITIALIZER};
 
 static struct {
 	pthread_mutex_t lock;
@@ -60,13 +66,72 @@ static void show(const json_t *progress)
 	line.shown = true;
 }
 
+static void *tick(void *unused)
+{
+	pthread_mutex_lock(&told.lock);
+	while (!line.end) {
+		struct timespec until;
+
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_sec++;
+		pthread_cond_timedwait(&line.ended, &told.lock, &until);
+		if (!line.end && line.part)
+			show(line.part);
+	}
+	pthread_mutex_unlock(&told.lock);
+	return NULL;
+}
+
+/* Under told.lock. NULL: there is none. */
+static void keep_part(json_t *progress)
+{
+	bool is_part = progress && !json_object_get(progress, "done");
+
+	json_decref(line.part);
+	line.part = is_part ? json_incref(progress) : NULL;
+	if (line.part && !line.ticking)
+		line.ticking = !pthread_create(&line.ticker, NULL, tick, NULL);
+}
+
 static void report_progress(struct reporter *reporter, json_t *progress)
 {
 	if (!isatty(STDERR_FILENO))
 		return;
 	pthread_mutex_lock(&told.lock);
+	keep_part(progress);
 	show(progress);
 	pthread_mutex_unlock(&told.lock);
+}
+
+/* Nothing is shown before the ticker does: most of them take no time. */
+void terminal_part(const char *verb, const char *object)
+{
+	json_t *progress = json_object();
+	char what[400], unused[500];
+
+	snprintf(what, sizeof(what), "%s %s", verb, object);
+	put_text(progress, "what", what);
+	if (isatty(STDERR_FILENO)) {
+		pthread_mutex_lock(&told.lock);
+		keep_part(progress);
+		progress_line(&line.meter, seconds_now(), progress, unused, sizeof(unused));
+		pthread_mutex_unlock(&told.lock);
+	}
+	json_decref(progress);
+}
+
+static void stop_ticker(void)
+{
+	bool ticking;
+
+	pthread_mutex_lock(&told.lock);
+	keep_part(NULL);
+	line.end = true;
+	ticking = line.ticking;
+	pthread_cond_signal(&line.ended);
+	pthread_mutex_unlock(&told.lock);
+	if (ticking)
+		pthread_join(line.ticker, NULL);
 }
 
 /* A line of its own for the user, or for the answer in JSON; from any thread. */
@@ -102,6 +167,7 @@ void terminal_begin(bool json)
 
 void terminal_end(json_t *result)
 {
+	stop_ticker();
 	clear_line();
 	log_set_sink(NULL);
 	if (told.notes && json_array_size(told.notes))

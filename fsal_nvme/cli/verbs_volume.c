@@ -439,6 +439,7 @@ int verb_volume_destroy(struct verb_call *call)
 	struct volume_row row;
 	int rc = call_row(call, &row);
 
+	call_part(call, "destroy", call_text(call, "volume"));
 	if (!rc && host && host->volume_removing)
 		rc = host->volume_removing(host->data, &row, call->error);
 	if (rc)

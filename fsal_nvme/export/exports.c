@@ -141,7 +141,10 @@ int export_withdraw(const struct volume_row *row, struct error *error)
 	r = served_wait_gone(row->id, WITHDRAW_SECONDS);
 	if (r) {
 		(void)export_refresh(row, NULL);
-		return error_set(error, r, row->name, "clients still use it");
+		return error_set(error, r, row->name,
+			"its clients have not let go of it within %u s, and it is exported again: "
+			"try again",
+			WITHDRAW_SECONDS);
 	}
 	return 0;
 }

@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -220,12 +221,14 @@ static int open_found(struct volumes *volumes, const char *name, uint32_t id,
 	struct volume **volume, struct error *error)
 {
 	struct volume_row row;
+	char number[24];
 	int r;
 
+	snprintf(number, sizeof(number), "volume %u", id);
 	pthread_mutex_lock(&volumes->lock);
 	r = find_row(volumes, name, id, &row);
 	if (r == -ENOENT)
-		error_set(error, r, name, "there is no such dataset or share");
+		error_set(error, r, name ? name : number, "there is no such dataset or share");
 	if (!r) {
 		r = open_row(volumes, &row, volume);
 		if (r)
@@ -234,7 +237,8 @@ static int open_found(struct volumes *volumes, const char *name, uint32_t id,
 	}
 	pthread_mutex_unlock(&volumes->lock);
 	if (r)
-		return error_set(error, r, name, "cannot be opened: %s", strerror(-r));
+		return error_set(
+			error, r, name ? name : number, "cannot be opened: %s", strerror(-r));
 	background_kick(*volume);
 	return 0;
 }

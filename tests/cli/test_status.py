@@ -159,3 +159,15 @@ def test_progress_on_a_terminal(either):
 def test_progress_of_starting(pool):
     assert 'start the server of tank: 0:00' in lines_on_a_terminal(pool, 'serve', 'tank')
     pool('serve', 'tank', '--stop')
+
+
+def test_what_has_no_measure_shows_its_time(pool):
+    """Here the opening: the host that has the pool is watched for a sign of life, for 10 s."""
+    pool('pool', 'export', 'tank')
+    pool('pool', 'import', 'tank', '--device-dir', pool.devices_dir, '--host', 'other')
+    pid = pool.json('serve', 'tank', '--host', 'other')['pid']
+    os.kill(pid, signal.SIGKILL)
+    lines = lines_on_a_terminal(pool, 'pool', 'import', 'tank', '--force', '--device-dir',
+                                pool.devices_dir)
+    times = {line for line in lines if re.fullmatch(r'import tank: 0:\d\d', line)}
+    assert len(times) >= 2
