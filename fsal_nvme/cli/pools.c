@@ -388,6 +388,11 @@ static int import_chosen(struct command *c, const char *name, struct found_pool 
 {
 	int rc;
 
+	if (!chosen && pool_is_known(c, name))
+		return error_set(&c->error, -ENOENT, name,
+			"no device of this host's, and of a --device-dir, holds it; it is known "
+			"here, and `millrace pool status %s` looks where it was",
+			name);
 	if (!chosen)
 		return error_set(&c->error, -ENOENT, name,
 			"no device holds this pool; attach them, or name their directory by "

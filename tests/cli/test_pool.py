@@ -373,3 +373,8 @@ def test_another_drive_at_the_place_of_one_is_not_named(pool):
     assert status['devices'][1]['state'] == 'missing'
     assert not [row for row in status['advice'] if 'header cannot be read' in row['what']]
     assert any(f'last seen as {device}' in row['what'] for row in status['advice'])
+
+
+def test_importing_what_is_known_and_not_in_dev(pool):
+    error = pool.fails(NOT_FOUND, 'pool', 'import', 'tank')
+    assert '`millrace pool status tank`' in error['message']
