@@ -2,8 +2,11 @@
 """What the devices themselves can do, by fio."""
 
 import json
+import os
 import resource
 import subprocess
+
+from machine import ran
 
 
 def fill(paths, size):
@@ -28,11 +31,11 @@ def random(paths, size, depth, jobs, seconds):
 def run(paths, *options):
     """Returns what the measuring programs print: seconds, cpu, bytes, operations."""
     before = cpu_of_children()
-    done = subprocess.run(
-        ['fio', '--name=raw', f'--filename={":".join(paths)}', '--ioengine=io_uring',
-         '--direct=1', '--group_reporting', '--file_service_type=roundrobin:1',
-         '--fixedbufs=1', '--registerfiles=1', '--output-format=json', *options],
-        capture_output=True, text=True)
+    command = ['fio', '--name=raw', f'--filename={":".join(paths)}', '--ioengine=io_uring',
+               '--direct=1', '--group_reporting', '--file_service_type=roundrobin:1',
+               '--fixedbufs=1', '--registerfiles=1', '--output-format=json', *options]
+    ran(command, {os.path.dirname(path) for path in paths})
+    done = subprocess.run(command, capture_output=True, text=True)
     cpu = cpu_of_children() - before
     if done.returncode != 0:
         raise RuntimeError(f'fio: {done.stderr}{done.stdout}')

@@ -7,20 +7,13 @@ import shutil
 import subprocess
 import tempfile
 
-from figures import Figure, per_second, say
+from figures import BYTES, PER_SECOND, SECONDS, Figure, say
+from machine import ran
 
 CODE = (4, 2)
 MIB = 1 << 20
 DEVICE_LEAST = 256 * MIB
 POOL_BYTES = 12000  # of devices a file, all together: more than it takes, images and reserve too
-
-
-def count(value):
-    return f'{value:,.0f}'
-
-
-def seconds(value):
-    return f'{value:.2f} s'
 
 
 def device_size(files, devices):
@@ -37,14 +30,14 @@ def make_devices(workdir, files):
 
 def measure(options, workdir):
     figures = {
-        'ingest': Figure(f'ingest of {options.files:,} files', show=per_second),
-        'cpu': Figure('CPU seconds of it, a million files', show=seconds),
-        'scratch': Figure('memory for metadata (LMDB), bytes a file', show=count),
-        'most': Figure('most memory of the process, bytes a file', show=count),
-        'used': Figure('slots of all devices, bytes a file', show=count, beside='of data'),
-        'open': Figure('opening the pool and the dataset, a million files', show=seconds,
-                       beside='goal', goal=1.0),
-        'memory': Figure('memory of the process then, bytes a file', show=count),
+        'ingest': Figure(f'ingest of {options.files:,} files', unit=PER_SECOND),
+        'cpu': Figure('CPU seconds of it, a million files', unit=SECONDS),
+        'scratch': Figure('memory for metadata (LMDB), bytes a file', unit=BYTES),
+        'most': Figure('most memory of the process, bytes a file', unit=BYTES),
+        'used': Figure('slots of all devices, bytes a file', unit=BYTES, beside='of data', less=True),
+        'open': Figure('opening the pool and the dataset, a million files', unit=SECONDS,
+                       beside='goal', goal=1.0, less=True),
+        'memory': Figure('memory of the process then, bytes a file', unit=BYTES),
     }
     source = tempfile.mkdtemp(prefix='millrace-bench-', dir='/dev/shm')
     try:
@@ -56,8 +49,9 @@ def measure(options, workdir):
 
 def run(options, figures, source, devices):
     def program(name, *arguments):
-        done = subprocess.run([os.path.join(options.build, 'bin', name), *map(str, arguments)],
-                              capture_output=True, text=True)
+        command = [os.path.join(options.build, 'bin', name), *map(str, arguments)]
+        ran(command, [source, os.path.dirname(devices[0])])
+        done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
             raise RuntimeError(f'{" ".join(done.args)}: {done.stderr}')
         return json.loads(done.stdout or 'null')
@@ -69,7 +63,7 @@ def run(options, figures, source, devices):
     say(f'making {files:,} empty files in a share')
     for step in program('bench_million', 'create', files, *devices):
         written = Figure(f'written by creating {step["from"]:,} to {step["to"]:,} files, each',
-                         show=count)
+                         unit=BYTES)
         written.note = f'of it images: {step["images"]:,.0f} bytes'
         written.add(step['written'])
         figures[f'written {step["to"]}'] = written

@@ -7,7 +7,8 @@ import subprocess
 
 import disks
 import fio
-from figures import Figure, per_second, say
+from figures import PER_SECOND, Cost, Figure, say
+from machine import ran
 
 MIB = 1 << 20
 DEVICE = 512 * MIB
@@ -28,8 +29,9 @@ class Layer:
         self.map = os.path.join(workdir, 'map')
 
     def run(self, *arguments, paths=None):
-        done = subprocess.run([self.program, *map(str, arguments), *(paths or self.paths)],
-                              capture_output=True, text=True)
+        command = [self.program, *map(str, arguments), *(paths or self.paths)]
+        ran(command, [os.path.dirname(self.map), os.path.dirname(self.paths[0])])
+        done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
             raise RuntimeError(f'{" ".join(done.args)}: {done.stderr}')
         return json.loads(done.stdout or 'null')
@@ -59,8 +61,8 @@ def iops(result):
     return result['operations'] / result['seconds']
 
 
-def cpu(result):
-    return result['cpu'] / (result['bytes'] / (1 << 30))
+def cost(result):
+    return Cost(result['cpu'], result['bytes'], result['operations'])
 
 
 def rows_of_table(name, data, parity):
@@ -69,17 +71,17 @@ def rows_of_table(name, data, parity):
         'write': Figure(f'{name}: write 1 MiB', beside=f'raw x {share:.2f}', goal=0.9,
                         expected=share),
         'read': Figure(f'{name}: read 1 MiB', beside='raw', goal=0.9),
-        'random': Figure(f'{name}: read 4 KiB', show=per_second, beside='raw', goal=0.9),
+        'random': Figure(f'{name}: read 4 KiB', unit=PER_SECOND, beside='raw', goal=0.9),
         'read_less': Figure(f'{name}: read 1 MiB, {parity} devices missing', beside='healthy',
                             goal=0.5),
-        'random_less': Figure(f'{name}: read 4 KiB, {parity} devices missing', show=per_second,
+        'random_less': Figure(f'{name}: read 4 KiB, {parity} devices missing', unit=PER_SECOND,
                               beside='healthy', goal=0.5),
     }
 
 
 def one_round(layer, figures, mib, seconds):
     def pair(name, mine, other, measure=speed):
-        figures[name].add(measure(mine), measure(other), cpu(mine), cpu(other))
+        figures[name].add(measure(mine), measure(other), cost(mine), cost(other))
 
     raw = fio.sequential(layer.paths, 'write', mib * MIB, DEPTH)
     layer.create()

@@ -1,176 +1,32 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
-"""A real client on a served pool, beside nfs-ganesha's FSAL_VFS on the same disk.
+"""A served pool beside nfs-ganesha's FSAL_VFS on XFS on the same disk.
 
 Both servers run all the time, but the client mounts one at a time, and each thing is measured on one
-and then at once on the other. The pool has no cache; the host's is dropped before each mount, so
-that FSAL_VFS reads from the disk too.
+and then at once on the other. Cold: the host's caches were dropped (the pool's devices bypass them).
+Warm: the same again at once, by a client that has nothing cached.
 """
 
-import json
 import os
 import random
 
 import fio
-from figures import Figure, per_second, say
+from figures import PER_SECOND, Figure, say
+from side import CREATES, FILE_MIB, MIB, NAMES, THREADS, Side, create, unlink
+from xfs import WSYNC, XfsPool
 
 # tests/nfs/harness; `run` has put it on the path
 from harness.client import make_client
-from harness.reference import ReferencePool, ReferenceServer
+from harness.reference import ReferenceServer
 from harness.server import Pool, Server
 
-MIB = 1 << 20
 DEVICE = 1 << 30
-FILE_MIB = 512
+XFS = 4 << 30
+XFS_WSYNC = 1 << 30
 SMALL_BYTES = 110_000
-NAMES = 20_000
-CREATES = 2_000
-THREADS = 8
-PATH = '/mnt/bench'
-TICKS = os.sysconf('SC_CLK_TCK')
-
-
-# --- what runs on the client ------------------------------------------------------------------
-
-
-def in_threads(threads, work):
-    """Runs work(i) for i of `threads`; returns the seconds until all are done."""
-    running = [threading.Thread(target=work, args=(i,)) for i in range(threads)]
-    began = time.monotonic()
-    for thread in running:
-        thread.start()
-    for thread in running:
-        thread.join()
-    return time.monotonic() - began
-
-
-def read_small(path, order, threads):
-    names = [f'{path}/small/f{i:06}' for i in order]
-    total = [0] * threads
-
-    def work(i):
-        for name in names[i::threads]:
-            with open(name, 'rb', buffering=0) as file:
-                total[i] += len(file.read())
-    took = in_threads(threads, work)
-    return took, sum(total)
-
-
-def create(path, threads, count):
-    os.mkdir(f'{path}/new')
-
-    def work(i):
-        for k in range(i, count, threads):
-            os.close(os.open(f'{path}/new/{k}', os.O_WRONLY | os.O_CREAT, 0o644))
-    took = in_threads(threads, work)
-    shutil.rmtree(f'{path}/new')
-    return took
-
-
-def stat_all(path):
-    began = time.monotonic()
-    count = sum(1 for entry in os.scandir(f'{path}/names') if entry.stat().st_nlink == 1)
-    return time.monotonic() - began, count
-
-
-# --- a server ---------------------------------------------------------------------------------
-
-
-class Side:
-    """One pool, its server, and the client's view of it."""
-
-    def __init__(self, client, pool, server_class, source):
-        self.client = client
-        self.pool = pool
-        self.server = None
-        try:
-            pool.create()
-            if isinstance(pool, Pool):
-                pool.verb('pool', 'set', pool.name, 'cache.size=0')
-            pool.ingest('data', source)
-            self.server = server_class(pool, client.server_address)
-            self.server.start()
-            pool.create_share('share')
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self):
-        if self.server:
-            self.server.close()
-        self.pool.close()
-
-    def on(self, volume, work):
-        """work(), with the volume mounted and nothing cached; returns (result, CPU seconds)."""
-        with open('/proc/sys/vm/drop_caches', 'w') as file:
-            file.write('3\n')
-        self.client.mount(self.pool.export(volume), PATH, port=self.server.port)
-        try:
-            before = self.cpu()
-            result = work()
-            return result, self.cpu() - before
-        finally:
-            self.client.umount(PATH)
-
-    def cpu(self):
-        """Seconds of all processes of the server."""
-        total = 0
-        for pid in filter(str.isdigit, os.listdir('/proc')):
-            try:
-                with open(f'/proc/{pid}/stat') as file:
-                    fields = file.read().rsplit(')', 1)[1].split()
-            except OSError:
-                continue
-            if int(fields[3]) == self.server._daemon.pid:  # its session
-                total += int(fields[11]) + int(fields[12])
-        return total / TICKS
-
-    # What is measured; each returns (value, CPU seconds a GiB or None)
-
-    def fio(self, *options, fresh=False):
-        def work():
-            if fresh:
-                self.client.run(['rm', '-f', f'{PATH}/file'])
-            done = self.client.run(
-                ['fio', '--name=file', f'--filename={PATH}/file', f'--size={FILE_MIB}M',
-                 '--fallocate=none', '--output-format=json', *options], timeout=600, cwd='/tmp')
-            return json.loads(done.stdout[done.stdout.index(b'{'):])['jobs'][0]
-        job, cpu = self.on('share', work)
-        part = job['write'] if job['write']['total_ios'] else job['read']
-        seconds = part['runtime'] / 1e3
-        return (part['io_bytes'] / seconds, part['total_ios'] / seconds,
-                cpu / (part['io_bytes'] / (1 << 30)))
-
-    def write(self):
-        speed, _, cpu = self.fio('--rw=write', '--bs=1M', '--ioengine=psync', '--end_fsync=1',
-                                 fresh=True)
-        return speed, cpu
-
-    def read(self):
-        speed, _, cpu = self.fio('--rw=read', '--bs=1M', '--ioengine=psync')
-        return speed, cpu
-
-    def random(self, seconds):
-        _, count, cpu = self.fio('--rw=randread', '--bs=4k', '--direct=1', '--ioengine=libaio',
-                                 '--iodepth=32', '--norandommap', '--randrepeat=0',
-                                 '--time_based', f'--runtime={seconds}')
-        return count, cpu
-
-    def small(self, order):
-        (took, count), cpu = self.on('data', lambda: self.client.call(
-            read_small, PATH, order, THREADS, helpers=[in_threads], timeout=600))
-        return len(order) / took, cpu / (count / (1 << 30))
-
-    def create(self, threads):
-        took, _ = self.on('share', lambda: self.client.call(
-            create, PATH, threads, CREATES, helpers=[in_threads], timeout=600))
-        return CREATES / took, None
-
-    def stat(self):
-        (took, count), _ = self.on('data', lambda: self.client.call(stat_all, PATH, timeout=600))
-        return count / took, None
-
-
-# --- all of it ----------------------------------------------------------------------------------
+DEPTH = 16
+RANDOM_DEPTH = 32
+RANDOM_READS = 40_000
+LISTS = 3
 
 
 def make_source(place, small):
@@ -195,51 +51,128 @@ def make_pool(workdir):
     return pool
 
 
-def one_round(mine, other, figures, options, order):
-    def pair(name, measure):
-        (value, cpu), (other_value, other_cpu) = measure(mine), measure(other)
-        figures[name].add(value, other_value, cpu, other_cpu)
+class Race:
+    """Both sides, and the figures by name."""
 
-    pair('write', Side.write)
-    pair('read', Side.read)
-    pair('random', lambda side: side.random(options.seconds))
-    pair('small', lambda side: side.small(order))
-    pair('create', lambda side: side.create(1))
-    pair('creates', lambda side: side.create(THREADS))
-    pair('stat', Side.stat)
+    def __init__(self, mine, other):
+        self.mine, self.other = mine, other
+        self.figures = {}
+
+    def row(self, name, what, beside='FSAL_VFS', goal=1.0, **options):
+        self.figures[name] = Figure(what, beside=beside, goal=goal, **options)
+
+    def pair(self, name, measure):
+        """measure(side), ours first."""
+        (value, cost), (other_value, other_cost) = measure(self.mine), measure(self.other)
+        self.figures[name].add(value, other_value, cost, other_cost)
+
+    def cold_and_warm(self, name, measure):
+        """measure(side, cold), warm directly behind cold."""
+        found = [[measure(side, cold) for cold in (True, False)]
+                 for side in (self.mine, self.other)]
+        for i, kind in enumerate(('cold', 'warm')):
+            (value, cost), (other_value, other_cost) = found[0][i], found[1][i]
+            self.figures[f'{name} {kind}'].add(value, other_value, cost, other_cost)
+
+    def three(self, name, measure):
+        """measure(side, volume): ours, the other mounted wsync, the other as it is by default."""
+        value, cost = measure(self.mine, 'share')
+        for volume in (*WSYNC, 'share'):
+            other_value, other_cost = measure(self.other, volume)
+            self.figures[f'{name} {volume}'].add(value, other_value, cost, other_cost)
+
+    def rows(self, client):
+        def cold_and_warm(name, what, **options):
+            for kind in ('cold', 'warm'):
+                self.row(f'{name} {kind}', f'{client}: {what}, {kind}', **options)
+
+        def names(name, what):
+            self.row(f'{name} wsync', f'{client}: {what}', 'FSAL_VFS, XFS wsync', unit=PER_SECOND)
+            self.row(f'{name} share', f'{client}: {what}', 'FSAL_VFS, XFS', None, unit=PER_SECOND,
+                     note='not durable there when it is answered')
+        return cold_and_warm, names
+
+
+def linux_rows(race, small):
+    cold_and_warm, names = race.rows('Linux')
+    race.row('write', f'Linux: write {FILE_MIB} MiB and fsync', goal=0.9)
+    cold_and_warm('read', f'read {FILE_MIB} MiB')
+    cold_and_warm('random', f'read 4 KiB, O_DIRECT, {RANDOM_DEPTH} at once', unit=PER_SECOND)
+    cold_and_warm('small', f'{small:,} files of 110 KB at random, {THREADS} threads',
+                  goal=1.2, unit=PER_SECOND)
+    race.row('stat', f'Linux: list and stat a directory of {NAMES:,}', unit=PER_SECOND)
+    names('create', 'create, 1 thread')
+    names('unlink', 'unlink, 1 thread')
+    names('creates', f'create, {THREADS} threads')
+    names('unlinks', f'unlink, {THREADS} threads')
+
+
+def linux_round(race, options, order):
+    race.pair('write', Side.write)
+    race.cold_and_warm('read', Side.read)
+    race.cold_and_warm('random', lambda side, cold: side.random(options.seconds, cold))
+    race.cold_and_warm('small', lambda side, cold: side.small(order, cold))
+    race.pair('stat', Side.stat)
+    for name, threads in (('', 1), ('s', THREADS)):
+        race.three(f'create{name}', lambda side, share: side.names(share, create, threads))
+        race.three(f'unlink{name}', lambda side, share: side.names(share, unlink, threads))
+
+
+def lean_rows(race, small):
+    cold_and_warm, names = race.rows('lean')
+    race.row('write', f'lean: write {FILE_MIB} MiB and COMMIT, {DEPTH} at once', goal=0.9)
+    cold_and_warm('read', f'read {FILE_MIB} MiB, 1 MiB, {DEPTH} at once')
+    cold_and_warm('random', f'read 4 KiB, {RANDOM_DEPTH} at once', unit=PER_SECOND)
+    cold_and_warm('small', f'{small:,} files of 110 KB at random, {THREADS} at once',
+                  goal=1.2, unit=PER_SECOND)
+    race.row('list', f'lean: list {NAMES:,} names with attributes', unit=PER_SECOND)
+    names('create', f'create, {THREADS} at once')
+    names('remove', f'remove, {THREADS} at once')
+
+
+def lean_round(race, options):
+    race.pair('write', lambda side: side.lean_bytes(
+        lambda: side.lean.write('share', FILE_MIB, depth=DEPTH)))
+    race.cold_and_warm('read', lambda side, cold: side.lean_bytes(
+        lambda: side.lean.read('share', MIB, FILE_MIB, FILE_MIB, depth=DEPTH), cold))
+    race.cold_and_warm('random', lambda side, cold: side.lean_count(
+        lambda: side.lean.random('share', 4096, RANDOM_READS, FILE_MIB, depth=RANDOM_DEPTH), cold))
+    race.cold_and_warm('small', lambda side, cold: side.lean_count(
+        lambda: side.lean.files('data/small', options.small, options.small), cold))
+    race.pair('list', lambda side: side.lean_count(lambda: side.lean.list('data/names', LISTS)))
+    race.three('create', lambda side, share: side.lean_count(
+        lambda: side.lean.create(share, 0, CREATES)))
+    race.three('remove', lambda side, share: side.lean_count(
+        lambda: side.lean.remove(share, 0, CREATES)))
+
+
+def race(mine, other, options):
+    linux, lean = Race(mine, other), Race(mine, other)
+    order = random.Random(2).sample(range(options.small), options.small)
+    linux_rows(linux, options.small)
+    lean_rows(lean, options.small)
+    for number in range(options.rounds):
+        say(f'nfs: round {number + 1} of {options.rounds}')
+        linux_round(linux, options, order)
+        lean_round(lean, options)
+    return [*linux.figures.values(), *lean.figures.values()]
 
 
 def measure(options, workdir):
-    beside = {'beside': 'FSAL_VFS'}
-    figures = {
-        'write': Figure(f'write {FILE_MIB} MiB and fsync', **beside),
-        'read': Figure(f'read {FILE_MIB} MiB, cold', **beside),
-        'random': Figure('read 4 KiB, O_DIRECT, 32 at once', show=per_second, **beside),
-        'small': Figure(f'{options.small:,} files of about 110 KB in random order, {THREADS} '
-                        'threads, files', show=per_second, **beside),
-        'create': Figure('create, 1 thread', show=per_second, **beside),
-        'creates': Figure(f'create, {THREADS} threads', show=per_second, **beside),
-        'stat': Figure(f'list and stat a directory of {NAMES:,}', show=per_second, **beside),
-    }
-    for name in ('create', 'creates'):
-        figures[name].note = 'FSAL_VFS does not make them durable'
-    order = random.Random(2).sample(range(options.small), options.small)
     source = make_source(os.path.join(workdir, 'source'), options.small)
     places = [os.path.join(workdir, name) for name in ('millrace', 'vfs')]
     for place in places:
         os.mkdir(place)
     with make_client() as client:
-        say('a pool and its server')
-        mine = Side(client, make_pool(places[0]), Server, source)
+        say('nfs: a pool and its server')
+        mine = Side(client, make_pool(places[0]), Server, source, options.build, ['share'])
         try:
-            say('FSAL_VFS')
-            other = Side(client, ReferencePool(places[1]), ReferenceServer, source)
+            say('nfs: FSAL_VFS on XFS')
+            other = Side(client, XfsPool(places[1], XFS, XFS_WSYNC), ReferenceServer, source,
+                         options.build, ['share', *WSYNC])
             try:
-                for number in range(options.rounds):
-                    say(f'round {number + 1} of {options.rounds}')
-                    one_round(mine, other, figures, options, order)
+                return race(mine, other, options)
             finally:
                 other.close()
         finally:
             mine.close()
-    return list(figures.values())
