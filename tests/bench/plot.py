@@ -4,8 +4,9 @@
 from xml.sax.saxutils import escape
 
 ROW = 22
-NAMES = 430  # pixels
+NAMES = 480  # pixels
 BARS = 420
+MOST = 4  # a longer bar is cut, its number says so
 ENOUGH = '#3a7d44'
 TOO_LITTLE = '#b5542d'
 
@@ -15,7 +16,7 @@ def chart(title, figures):
     figures = [figure for figure in figures if figure.ratio() is not None]
     if not figures:
         return ''
-    most = max(1.2, *(max(figure.ratios()) for figure in figures)) * 1.05
+    most = min(MOST, max(1.2, *(max(figure.ratios()) for figure in figures)) * 1.05)
     height = ROW * (len(figures) + 2)
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{NAMES + BARS + 70}" '
              f'height="{height}" font-family="sans-serif" font-size="12">',
@@ -30,7 +31,7 @@ def chart(title, figures):
 
 
 def x(ratio, most):
-    return round(NAMES + BARS * ratio / most, 1)
+    return round(NAMES + BARS * min(ratio / most, 1), 1)
 
 
 def bar(figure, y, most):

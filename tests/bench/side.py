@@ -82,6 +82,7 @@ class Side:
             pool.ingest('data', source)
             self.server = server_class(pool, client.server_address)
             self.server.start()
+            ran(['server:', *self.server.argv()], [pool.workdir])
             for share in shares:
                 pool.create_share(share)
         except BaseException:
