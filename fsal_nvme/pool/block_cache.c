@@ -148,13 +148,12 @@ static void leave_out_passing(struct keeping *k)
 	for (uint64_t left = k->wanted; left; left &= left - 1) {
 		unsigned i = (unsigned)__builtin_ctzll(left);
 		uint64_t hash = block_hash(k->group, k->run->first + i);
+		bool passes = k->run->passing & bit(i);
 
-		if (ghost_has(k->cache, hash)) {
+		if (ghost_check(k->cache, hash, passes))
 			k->known |= bit(i);
-		} else if (k->run->passing & bit(i)) {
+		else if (passes)
 			k->wanted &= ~bit(i);
-			ghost_add(k->cache, hash);
-		}
 	}
 }
 
@@ -189,7 +188,8 @@ static void fill_frames(const struct keeping *k)
 		unsigned i = (unsigned)__builtin_ctzll(left);
 		struct frame *frame = &k->cache->frames[k->frames[i]];
 
-		memcpy(frame_memory(k->cache, k->frames[i]), k->run->bytes[i], BLOCK_SIZE);
+		memcpy(frame_memory(k->cache, k->frames[i]), k->run->bytes + (size_t)i * BLOCK_SIZE,
+			BLOCK_SIZE);
 		frame->segment = k->run->segment;
 		frame->block = k->run->first + i;
 		atomic_store_explicit(&frame->uses, 0, memory_order_relaxed);

@@ -40,13 +40,13 @@ uint64_t block_cache_get(
 /* Bytes that had to be read from devices. */
 void block_cache_missed(struct block_cache *cache, uint64_t bytes);
 
-/* Blocks that their checksums have proven, neighbours in one group. */
+/* Blocks that their checksums have proven, neighbours in one group and in memory. */
 struct block_run {
 	uint64_t segment;
 	uint32_t first; /* block of the linear space */
 	unsigned count;
 	uint64_t passing; /* bits: of a large read, kept only if it was read not long ago */
-	const uint8_t *bytes[GROUP_BLOCKS];
+	const uint8_t *bytes;
 };
 /* Copies those that are worth it. Any thread; does not wait. */
 void block_cache_keep(struct block_cache *cache, const struct block_run *run);
@@ -56,7 +56,7 @@ void block_cache_keep(struct block_cache *cache, const struct block_run *run);
 #define CACHE_SHARDS 64u
 #define NO_FRAME UINT32_MAX
 #define USES_MAX 3u
-#define GHOST_WAYS 8u /* one cache line; ghost_place() counts on 2^3 */
+#define GHOST_WAYS 8u /* one cache line; ghost_check() counts on 2^3 */
 
 enum frame_place { FRAME_FREE, FRAME_FILLING, FRAME_NEW, FRAME_MAIN };
 
@@ -153,9 +153,8 @@ static inline uint32_t *bucket_of(struct cache_shard *shard, uint64_t hash)
 
 /* --- block_cache_queue.c ------------------------------------------------------------------ */
 
-/* Whether the block was read not long ago. Any thread, no lock. */
-bool ghost_has(struct block_cache *cache, uint64_t hash);
-void ghost_add(struct block_cache *cache, uint64_t hash);
+/* Whether the block was read not long ago. With `read` it was from now on. Any thread, no lock. */
+bool ghost_check(struct block_cache *cache, uint64_t hash, bool read);
 
 /* The rest under queue_lock. A frame that was never used, or is free; NO_FRAME: the cache is
  * full. */

@@ -52,51 +52,31 @@ static uint32_t ghost_age_max(struct block_cache *cache)
 	return capacity + capacity / 4;
 }
 
-static uint64_t ghost_load(const struct ghost_set *set, unsigned i)
-{
-	return atomic_load_explicit(&set->ghosts[i], memory_order_relaxed);
-}
-
-bool ghost_has(struct block_cache *cache, uint64_t hash)
+/*
+ * A new ghost takes the place of one that is too old, else any: with the oldest's, more blocks than
+ * a set has places would displace each other for ever when they are read in turn.
+ */
+bool ghost_check(struct block_cache *cache, uint64_t hash, bool read)
 {
 	struct ghost_set *set = ghost_set_of(cache, hash);
 	uint32_t now = atomic_load_explicit(&cache->ghost_clock, memory_order_relaxed);
-
-	for (unsigned i = 0; set && i < GHOST_WAYS; i++) {
-		uint64_t ghost = ghost_load(set, i);
-
-		if ((uint32_t)ghost == ghost_tag(hash))
-			return ghost_age(ghost, now) <= ghost_age_max(cache);
-	}
-	return false;
-}
-
-/* Its own place, else one of a ghost that is too old, else any: with the oldest's, more blocks than
- * a set has places would displace each other for ever when they are read in turn. */
-static unsigned ghost_place(
-	struct block_cache *cache, const struct ghost_set *set, uint64_t hash, uint32_t now)
-{
+	uint32_t age_max = ghost_age_max(cache), tag = ghost_tag(hash);
 	unsigned place = now * UINT32_C(0x9e3779b9) >> 29;
+	bool known = false;
 
-	for (unsigned i = 0; i < GHOST_WAYS; i++) {
-		uint64_t ghost = ghost_load(set, i);
+	for (unsigned i = 0; set && !known && i < GHOST_WAYS; i++) {
+		uint64_t ghost = atomic_load_explicit(&set->ghosts[i], memory_order_relaxed);
+		bool old = !ghost || ghost_age(ghost, now) > age_max;
 
-		if ((uint32_t)ghost == ghost_tag(hash))
-			return i;
-		if (!ghost || ghost_age(ghost, now) > ghost_age_max(cache))
+		known = !old && (uint32_t)ghost == tag;
+		if (old || known)
 			place = i;
 	}
-	return place;
-}
-
-void ghost_add(struct block_cache *cache, uint64_t hash)
-{
-	struct ghost_set *set = ghost_set_of(cache, hash);
-	uint32_t now = atomic_fetch_add_explicit(&cache->ghost_clock, 1, memory_order_relaxed);
-
-	if (set)
-		atomic_store_explicit(&set->ghosts[ghost_place(cache, set, hash, now)],
-			(uint64_t)now << 32 | ghost_tag(hash), memory_order_relaxed);
+	if (!set || !read)
+		return known;
+	now = atomic_fetch_add_explicit(&cache->ghost_clock, 1, memory_order_relaxed);
+	atomic_store_explicit(&set->ghosts[place], (uint64_t)now << 32 | tag, memory_order_relaxed);
+	return known;
 }
 
 /* --- queues ------------------------------------------------------------------------------- */
@@ -159,7 +139,7 @@ bool frame_evict(struct block_cache *cache, uint32_t index)
 	*at = frame->chain;
 	pthread_mutex_unlock(&shard->lock);
 	if (frame->place == FRAME_NEW)
-		ghost_add(cache, hash);
+		(void)ghost_check(cache, hash, true);
 	queue_remove(cache, index);
 	return true;
 }

@@ -184,45 +184,40 @@ static void piece_end(struct piece *piece)
 	read_put(read);
 }
 
-static uint64_t piece_linear(const struct piece *piece, unsigned i)
+/* The blocks from `i` on that are neighbours in linear space, too, and of one group of the cache.
+ */
+static struct block_run piece_block_run(const struct piece *piece, unsigned i)
 {
-	return chunk_to_linear(
-		       &piece->segment->layout, piece->cut.chunk, (piece->block + i) * BLOCK_SIZE) /
-	       BLOCK_SIZE;
-}
+	const struct layout *layout = &piece->segment->layout;
+	uint64_t block = piece->block + i;
+	uint64_t linear = chunk_to_linear(layout, piece->cut.chunk, block * BLOCK_SIZE);
+	unsigned cell = layout->cell / BLOCK_SIZE;
+	struct block_run run = {.segment = piece->segment->id,
+		.first = (uint32_t)(linear / BLOCK_SIZE),
+		.count = piece_run_end(piece, i) - i,
+		.bytes = piece_block(piece, i)};
 
-static bool piece_has_whole(const struct piece *piece, unsigned i)
-{
-	uint64_t start = (piece->block + i) * BLOCK_SIZE;
-
-	return piece->cut.from <= start && start + BLOCK_SIZE <= piece->cut.to;
+	if (run.count > cell - block % cell)
+		run.count = cell - (unsigned)(block % cell);
+	if (run.count > GROUP_BLOCKS - run.first % GROUP_BLOCKS)
+		run.count = GROUP_BLOCKS - run.first % GROUP_BLOCKS;
+	return run;
 }
 
 /* All its blocks are right. The ends of a large read that are not whole blocks will be asked for
  * by its neighbours, too, so they do not pass as the others do. */
 static void piece_keep(const struct piece *piece)
 {
-	struct block_cache *cache = piece->read->pool->cache;
 	struct block_run run;
 
-	run.segment = piece->segment->id;
 	for (unsigned i = 0; i < piece->count; i += run.count) {
-		uint64_t first = piece_linear(piece, i);
-
-		run.first = (uint32_t)first;
-		run.count = 0;
-		run.passing = 0;
-		for (unsigned at = i; at < piece->count; at++) {
-			unsigned n = run.count;
-
-			if (piece_linear(piece, at) != first + n ||
-				(n && (first + n) % GROUP_BLOCKS == 0))
-				break;
-			if (piece->read->large && piece_has_whole(piece, at))
-				run.passing |= UINT64_C(1) << n;
-			run.bytes[run.count++] = piece_block(piece, at);
-		}
-		block_cache_keep(cache, &run);
+		run = piece_block_run(piece, i);
+		run.passing = piece->read->large ? low_bits(run.count) : 0;
+		if (i == 0 && piece->cut.from % BLOCK_SIZE)
+			run.passing &= ~UINT64_C(1);
+		if (i + run.count == piece->count && piece->cut.to % BLOCK_SIZE)
+			run.passing &= low_bits(run.count - 1);
+		block_cache_keep(piece->read->pool->cache, &run);
 	}
 }
 

@@ -58,11 +58,8 @@ static bool has(struct fixture *f, uint64_t segment, uint32_t number)
 static bool touch(struct fixture *f, uint64_t segment, uint32_t number, bool large)
 {
 	static _Thread_local uint8_t block[BLOCK_SIZE];
-	struct block_run run = {.segment = segment,
-		.first = number,
-		.count = 1,
-		.passing = large,
-		.bytes = {block}};
+	struct block_run run = {
+		.segment = segment, .first = number, .count = 1, .passing = large, .bytes = block};
 
 	if (has(f, segment, number))
 		return true;
@@ -259,10 +256,9 @@ static void test_parts_of_blocks_and_of_runs(void **state)
 	struct fixture f;
 
 	start(&f, 8 * MIB);
-	for (unsigned i = 0; i < GROUP_BLOCKS; i++) {
+	run.bytes = blocks[0];
+	for (unsigned i = 0; i < GROUP_BLOCKS; i++)
 		fill_block(blocks[i], 1, run.first + i);
-		run.bytes[i] = blocks[i];
-	}
 	block_cache_keep(f.cache, &run);
 	block_cache_keep(f.cache, &run);
 	assert_int_equal(used(&f), GROUP_BLOCKS);
