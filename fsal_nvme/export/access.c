@@ -14,11 +14,6 @@ static fsal_status_t access_mode(struct handle *handle, fsal_accessflags_t wante
 	return handle->obj.obj_ops->test_access(&handle->obj, wanted, NULL, NULL, false);
 }
 
-fsal_status_t access_directory(struct handle *dir)
-{
-	return access_mode(dir, FSAL_MODE_MASK_SET(FSAL_W_OK) | FSAL_MODE_MASK_SET(FSAL_X_OK));
-}
-
 static bool is_owner(const struct volume_attributes *attributes)
 {
 	return attributes->uid == op_ctx->creds.caller_uid;
@@ -39,6 +34,20 @@ static bool is_member(uint32_t gid)
 	for (unsigned i = 0; !is && i < creds->caller_glen; i++)
 		is = creds->caller_garray[i] == gid;
 	return is;
+}
+
+fsal_status_t access_directory(const struct volume_attributes *now)
+{
+	const uint32_t wanted = S_IWOTH | S_IXOTH;
+	uint32_t mode = now->mode;
+
+	if (is_superuser())
+		return status_out(0);
+	if (is_owner(now))
+		mode >>= 6;
+	else if (is_member(now->gid))
+		mode >>= 3;
+	return (mode & wanted) == wanted ? status_out(0) : fsalstat(ERR_FSAL_ACCESS, 0);
 }
 
 int access_new(const struct volume_attributes *parent, struct volume_new *new)
@@ -63,13 +72,14 @@ bool drops_privileges(void)
 	return !is_superuser();
 }
 
-fsal_status_t access_remove(struct handle *dir, const char *name)
+fsal_status_t access_remove(
+	struct handle *dir, const struct volume_attributes *now, const char *name)
 {
-	struct volume_attributes parent, victim;
-	int r = volume_getattr(volume_of(dir), dir->ino, &parent);
+	struct volume_attributes victim;
+	int r;
 
-	if (r || !(parent.mode & S_ISVTX) || is_superuser() || is_owner(&parent))
-		return status_out(r);
+	if (!(now->mode & S_ISVTX) || is_superuser() || is_owner(now))
+		return status_out(0);
 	r = volume_lookup(volume_of(dir), dir->ino, name, &victim);
 	if (r == -ENOENT)
 		return status_out(0);

@@ -68,19 +68,23 @@ void attributes_out(const struct served *served, const struct volume_attributes 
 	out->change = attributes->change;
 }
 
+int attributes_read(
+	struct handle *handle, struct volume_attributes *attributes, struct fsal_attrlist *out)
+{
+	int r = volume_getattr(volume_of(handle), handle->ino, attributes);
+
+	if (!r)
+		attributes_out(handle->served, attributes, out);
+	else if (out && out->request_mask & ATTR_RDATTR_ERR)
+		out->valid_mask = ATTR_RDATTR_ERR;
+	return r;
+}
+
 fsal_status_t attributes_get(struct handle *handle, struct fsal_attrlist *out)
 {
 	struct volume_attributes attributes;
-	int r;
 
-	if (!out)
-		return status_out(0);
-	r = volume_getattr(volume_of(handle), handle->ino, &attributes);
-	if (!r)
-		attributes_out(handle->served, &attributes, out);
-	else if (out->request_mask & ATTR_RDATTR_ERR)
-		out->valid_mask = ATTR_RDATTR_ERR;
-	return status_out(r);
+	return status_out(out ? attributes_read(handle, &attributes, out) : 0);
 }
 
 static fsal_status_t getattrs(struct fsal_obj_handle *obj, struct fsal_attrlist *out)

@@ -149,7 +149,8 @@ struct opening {
 };
 
 /* 0: made; -EEXIST: `found` was there already. */
-static int create(const struct opening *opening, struct volume_attributes *found, uint64_t *lsn)
+static int create(const struct opening *opening, const struct volume_attributes *parent,
+	struct volume_attributes *found, uint64_t *lsn)
 {
 	struct fsal_attrlist in = {0};
 	struct volume_new new;
@@ -159,7 +160,7 @@ static int create(const struct opening *opening, struct volume_attributes *found
 		in = *opening->in;
 	if (is_exclusive(opening->mode))
 		set_common_verifier(&in, opening->verifier, false);
-	r = new_object(opening->dir, VOLUME_FILE, &in, &new);
+	r = new_object(parent, VOLUME_FILE, &in, &new);
 	if (r)
 		return r;
 	return volume_make(
@@ -172,8 +173,9 @@ static int find(const struct opening *opening, struct volume_attributes *found)
 }
 
 /* Who may not make the file may still open it. */
-static fsal_status_t find_or_create(const struct opening *opening, struct volume_attributes *found,
-	bool *created, uint64_t *lsn)
+static fsal_status_t find_or_create(const struct opening *opening,
+	const struct volume_attributes *parent, struct volume_attributes *found, bool *created,
+	uint64_t *lsn)
 {
 	fsal_status_t status = status_out(0);
 	int r = -EAGAIN;
@@ -181,7 +183,7 @@ static fsal_status_t find_or_create(const struct opening *opening, struct volume
 	*created = false;
 	if (opening->mode == FSAL_NO_CREATE)
 		return status_out(find(opening, found));
-	status = access_directory(opening->dir);
+	status = access_directory(parent);
 	if (FSAL_IS_ERROR(status) || volume_is_read_only(volume_of(opening->dir))) {
 		r = find(opening, found);
 		if (r == -ENOENT)
@@ -189,7 +191,7 @@ static fsal_status_t find_or_create(const struct opening *opening, struct volume
 		return status_out(r);
 	}
 	for (int i = 0; r == -EAGAIN && i < CREATE_TRIES; i++)
-		r = create(opening, found, lsn);
+		r = create(opening, parent, found, lsn);
 	*created = !r;
 	return status_out(r == -EEXIST ? 0 : r);
 }
@@ -233,13 +235,14 @@ static fsal_status_t open_by_name(const struct opening *opening, struct open_sta
 	struct fsal_obj_handle **obj, struct fsal_attrlist *out, bool *check,
 	struct fsal_attrlist *pre, struct fsal_attrlist *post)
 {
-	struct volume_attributes found;
+	struct volume_attributes parent, found;
 	fsal_status_t status;
-	bool created;
+	bool created = false;
 	uint64_t lsn = 0;
 
-	directory_begin(opening->dir, pre);
-	status = find_or_create(opening, &found, &created, &lsn);
+	status = status_out(directory_begin(opening->dir, &parent, pre));
+	if (!FSAL_IS_ERROR(status))
+		status = find_or_create(opening, &parent, &found, &created, &lsn);
 	directory_end(opening->dir, post);
 	if (!FSAL_IS_ERROR(status) && !created)
 		status = take_existing(opening, &found);

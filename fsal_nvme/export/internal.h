@@ -180,14 +180,18 @@ void attributes_out(const struct served *served, const struct volume_attributes 
 void attributes_in(const struct fsal_attrlist *in, struct volume_set *set);
 /* Reads them; an error is kept in `out` where the caller asked for that. `out` may be NULL. */
 fsal_status_t attributes_get(struct handle *handle, struct fsal_attrlist *out);
+/* The same, and as they are here. */
+int attributes_read(
+	struct handle *handle, struct volume_attributes *attributes, struct fsal_attrlist *out);
 void attribute_ops(struct fsal_obj_ops *ops);
 
 /* --- access.c: what ganesha leaves to the FSAL --------------------------------------------- */
 
-/* The caller may make, take or replace names in the directory. */
-fsal_status_t access_directory(struct handle *dir);
+/* The caller may make, take or replace names in a directory whose attributes are `now`. */
+fsal_status_t access_directory(const struct volume_attributes *now);
 /* And may take this one away (the sticky bit). `dir` was checked. */
-fsal_status_t access_remove(struct handle *dir, const char *name);
+fsal_status_t access_remove(
+	struct handle *dir, const struct volume_attributes *now, const char *name);
 /* Whether the caller, when he changes a file's content, takes set-uid and set-gid from it. */
 bool drops_privileges(void);
 /* Whether the caller may make such an object in a directory `parent`. -EPERM. A set-gid bit for a
@@ -207,13 +211,14 @@ void xattr_ops(struct fsal_obj_ops *ops);
 void range_ops(struct fsal_obj_ops *ops);
 
 /* A directory whose names change: one at a time, so that `pre` and `post`, its change attribute
- * before and after, belong to this change alone. Both may be NULL. */
-void directory_begin(struct handle *dir, struct fsal_attrlist *pre);
+ * before and after, belong to this change alone. Both may be NULL. `now`: its attributes before;
+ * they are not there when this fails, which must be ended all the same. */
+int directory_begin(struct handle *dir, struct volume_attributes *now, struct fsal_attrlist *pre);
 void directory_end(struct handle *dir, struct fsal_attrlist *post);
 /* What a new object is to be: as `attributes` says, else the caller's; a set-gid directory gives
  * its group. */
-int new_object(struct handle *dir, enum volume_type type, const struct fsal_attrlist *attributes,
-	struct volume_new *new);
+int new_object(const struct volume_attributes *parent, enum volume_type type,
+	const struct fsal_attrlist *attributes, struct volume_new *new);
 
 /* An open file, as ganesha's state says it. */
 struct open_state {

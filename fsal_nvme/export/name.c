@@ -125,10 +125,10 @@ static fsal_status_t readdir_(struct fsal_obj_handle *obj, fsal_cookie_t *whence
 
 /* --- changing ------------------------------------------------------------------------------ */
 
-void directory_begin(struct handle *dir, struct fsal_attrlist *pre)
+int directory_begin(struct handle *dir, struct volume_attributes *now, struct fsal_attrlist *pre)
 {
 	PTHREAD_RWLOCK_wrlock(&dir->obj.obj_lock);
-	(void)attributes_get(dir, pre);
+	return attributes_read(dir, now, pre);
 }
 
 void directory_end(struct handle *dir, struct fsal_attrlist *post)
@@ -145,28 +145,23 @@ static fsal_status_t end(int r, uint64_t lsn)
 	return status_out(r);
 }
 
-int new_object(struct handle *dir, enum volume_type type, const struct fsal_attrlist *attributes,
-	struct volume_new *new)
+int new_object(const struct volume_attributes *parent, enum volume_type type,
+	const struct fsal_attrlist *attributes, struct volume_new *new)
 {
-	struct volume_attributes parent;
-	int r = volume_getattr(volume_of(dir), dir->ino, &parent);
-
 	*new = (struct volume_new){.type = type};
-	if (r)
-		return r;
 	attributes_in(attributes, &new->set);
 	if (type != VOLUME_FILE)
 		new->set.mask &= ~(unsigned)VOLUME_SET_SIZE;
 	if (!(new->set.mask &VOLUME_SET_UID))
 		new->set.uid = op_ctx->creds.caller_uid;
 	if (!(new->set.mask &VOLUME_SET_GID))
-		new->set.gid = parent.mode &S_ISGID ? parent.gid : op_ctx->creds.caller_gid;
+		new->set.gid = parent->mode &S_ISGID ? parent->gid : op_ctx->creds.caller_gid;
 	if (!(new->set.mask &VOLUME_SET_MODE))
 		new->set.mode = type == VOLUME_SYMLINK ? 0777 : 0600;
-	if (type == VOLUME_DIRECTORY && parent.mode & S_ISGID)
+	if (type == VOLUME_DIRECTORY && parent->mode & S_ISGID)
 		new->set.mode |= S_ISGID;
 	new->set.mask |= VOLUME_SET_UID | VOLUME_SET_GID | VOLUME_SET_MODE;
-	return access_new(&parent, new);
+	return access_new(parent, new);
 }
 
 struct making {
@@ -177,17 +172,17 @@ struct making {
 	struct fsal_attrlist *in, *out, *pre, *post;
 };
 
-static fsal_status_t make_locked(
-	const struct making *making, struct volume_attributes *made, uint64_t *lsn)
+static fsal_status_t make_locked(const struct making *making, const struct volume_attributes *now,
+	struct volume_attributes *made, uint64_t *lsn)
 {
 	struct handle *dir = handle_of(making->dir);
 	struct volume_new new;
-	fsal_status_t status = access_directory(dir);
+	fsal_status_t status = access_directory(now);
 	int r;
 
 	if (FSAL_IS_ERROR(status))
 		return status;
-	r = new_object(dir, making->type, making->in, &new);
+	r = new_object(now, making->type, making->in, &new);
 	new.target = making->target;
 	if (making->in->valid_mask & ATTR_RAWDEV)
 		new.rdev = making->in->rawdev.major << 32 | (making->in->rawdev.minor & UINT32_MAX);
@@ -199,12 +194,13 @@ static fsal_status_t make_locked(
 static fsal_status_t make(const struct making *making, struct fsal_obj_handle **obj)
 {
 	struct handle *dir = handle_of(making->dir);
-	struct volume_attributes made;
+	struct volume_attributes now, made;
 	fsal_status_t status;
 	uint64_t lsn = 0;
 
-	directory_begin(dir, making->pre);
-	status = make_locked(making, &made, &lsn);
+	status = status_out(directory_begin(dir, &now, making->pre));
+	if (!FSAL_IS_ERROR(status))
+		status = make_locked(making, &now, &made, &lsn);
 	directory_end(dir, making->post);
 	if (FSAL_IS_ERROR(status))
 		return status;
@@ -248,26 +244,28 @@ static fsal_status_t link_(struct fsal_obj_handle *obj, struct fsal_obj_handle *
 	const char *name, struct fsal_attrlist *pre, struct fsal_attrlist *post)
 {
 	struct handle *handle = handle_of(obj), *dir = handle_of(to);
+	struct volume_attributes now;
 	uint64_t lsn = 0;
 	int r;
 
 	if (handle->served->id != dir->served->id)
 		return fsalstat(ERR_FSAL_XDEV, 0);
-	directory_begin(dir, pre);
-	r = volume_link(volume_of(dir), handle->ino, dir->ino, name, NULL, &lsn);
+	r = directory_begin(dir, &now, pre);
+	if (!r)
+		r = volume_link(volume_of(dir), handle->ino, dir->ino, name, NULL, &lsn);
 	directory_end(dir, post);
 	return end(r, lsn);
 }
 
-static fsal_status_t unlink_locked(
-	struct handle *dir, struct fsal_obj_handle *obj, const char *name, uint64_t *lsn)
+static fsal_status_t unlink_locked(struct handle *dir, const struct volume_attributes *now,
+	struct fsal_obj_handle *obj, const char *name, uint64_t *lsn)
 {
 	enum volume_unlink what =
 		obj->type == DIRECTORY ? VOLUME_UNLINK_DIRECTORY : VOLUME_UNLINK_FILE;
-	fsal_status_t status = access_directory(dir);
+	fsal_status_t status = access_directory(now);
 
 	if (!FSAL_IS_ERROR(status))
-		status = access_remove(dir, name);
+		status = access_remove(dir, now, name);
 	if (!FSAL_IS_ERROR(status))
 		status = status_out(volume_unlink(volume_of(dir), dir->ino, name, what, lsn));
 	return status;
@@ -277,11 +275,13 @@ static fsal_status_t unlink_(struct fsal_obj_handle *from, struct fsal_obj_handl
 	const char *name, struct fsal_attrlist *pre, struct fsal_attrlist *post)
 {
 	struct handle *dir = handle_of(from);
+	struct volume_attributes now;
 	fsal_status_t status;
 	uint64_t lsn = 0;
 
-	directory_begin(dir, pre);
-	status = unlink_locked(dir, obj, name, &lsn);
+	status = status_out(directory_begin(dir, &now, pre));
+	if (!FSAL_IS_ERROR(status))
+		status = unlink_locked(dir, &now, obj, name, &lsn);
 	directory_end(dir, post);
 	if (!FSAL_IS_ERROR(status))
 		hold_until_durable(lsn);
@@ -293,19 +293,20 @@ static fsal_status_t unlink_(struct fsal_obj_handle *from, struct fsal_obj_handl
 struct renaming {
 	struct handle *obj, *from, *to;
 	const char *old, *new;
+	struct volume_attributes from_now, to_now;
 };
 
 /* A directory that moves has its ".." changed. */
 static fsal_status_t rename_access(const struct renaming *renaming)
 {
-	fsal_status_t status = access_directory(renaming->from);
+	fsal_status_t status = access_directory(&renaming->from_now);
 
 	if (!FSAL_IS_ERROR(status))
-		status = access_remove(renaming->from, renaming->old);
+		status = access_remove(renaming->from, &renaming->from_now, renaming->old);
 	if (!FSAL_IS_ERROR(status) && renaming->to != renaming->from)
-		status = access_directory(renaming->to);
+		status = access_directory(&renaming->to_now);
 	if (!FSAL_IS_ERROR(status))
-		status = access_remove(renaming->to, renaming->new);
+		status = access_remove(renaming->to, &renaming->to_now, renaming->new);
 	if (!FSAL_IS_ERROR(status) && renaming->to != renaming->from &&
 		renaming->obj->obj.type == DIRECTORY)
 		status = renaming->obj->obj.obj_ops->test_access(
@@ -324,23 +325,33 @@ static fsal_status_t rename_locked(const struct renaming *renaming, uint64_t *ls
 }
 
 /* Two directories are locked in the order of their numbers, one is locked once. */
-static fsal_status_t rename_in_turn(const struct renaming *renaming, struct fsal_attrlist *from_pre,
+static int rename_begin(
+	struct renaming *renaming, struct fsal_attrlist *from_pre, struct fsal_attrlist *to_pre)
+{
+	struct handle *from = renaming->from, *to = renaming->to;
+	bool from_first = from->ino <= to->ino;
+	int r = 0, other;
+
+	if (from_first)
+		r = directory_begin(from, &renaming->from_now, from_pre);
+	if (to == from)
+		other = attributes_read(to, &renaming->to_now, to_pre);
+	else
+		other = directory_begin(to, &renaming->to_now, to_pre);
+	if (!from_first)
+		r = directory_begin(from, &renaming->from_now, from_pre);
+	return r ? r : other;
+}
+
+static fsal_status_t rename_in_turn(struct renaming *renaming, struct fsal_attrlist *from_pre,
 	struct fsal_attrlist *from_post, struct fsal_attrlist *to_pre,
 	struct fsal_attrlist *to_post, uint64_t *lsn)
 {
 	struct handle *from = renaming->from, *to = renaming->to;
-	bool from_first = from->ino <= to->ino;
-	fsal_status_t status;
+	fsal_status_t status = status_out(rename_begin(renaming, from_pre, to_pre));
 
-	if (from_first)
-		directory_begin(from, from_pre);
-	if (to == from)
-		(void)attributes_get(to, to_pre);
-	else
-		directory_begin(to, to_pre);
-	if (!from_first)
-		directory_begin(from, from_pre);
-	status = rename_locked(renaming, lsn);
+	if (!FSAL_IS_ERROR(status))
+		status = rename_locked(renaming, lsn);
 	if (to == from)
 		(void)attributes_get(to, to_post);
 	else
@@ -354,7 +365,8 @@ static fsal_status_t rename_(struct fsal_obj_handle *obj, struct fsal_obj_handle
 	struct fsal_attrlist *from_pre, struct fsal_attrlist *from_post,
 	struct fsal_attrlist *to_pre, struct fsal_attrlist *to_post)
 {
-	const struct renaming renaming = {handle_of(obj), handle_of(from), handle_of(to), old, new};
+	struct renaming renaming = {
+		handle_of(obj), handle_of(from), handle_of(to), old, new, {0}, {0}};
 	fsal_status_t status;
 	uint64_t lsn = 0;
 
