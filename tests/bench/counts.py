@@ -10,6 +10,7 @@ import collections
 import json
 import os
 
+from cached import DEFAULT, NONE, CachedPool
 from counted import Counted
 from figures import INSTRUCTIONS, Figure, median, say
 from lean import Lean
@@ -18,7 +19,7 @@ from served import SMALL_BYTES
 
 # tests/nfs/harness; `run` has put it on the path
 from harness.reference import ReferencePool, ReferenceServer
-from harness.server import Pool, Server
+from harness.server import Server
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 KEPT = os.path.join(HERE, 'counts.json')
@@ -29,24 +30,44 @@ FILE_MIB = 32
 FILES = 100
 TOP = 25  # functions of a profile
 
-Operation = collections.namedtuple('Operation', 'name what n run')
+# `cache` is the size of the pool's block cache, if it matters.
+Operation = collections.namedtuple('Operation', 'name what cache n run')
+
+
+def read_1m(lean, first, n):
+    lean.read('share', 1 << 20, n, FILE_MIB)
+
+
+def read_4k(lean, first, n):
+    lean.random('share', 4096, n, FILE_MIB)
+
+
+def file_110k(lean, first, n):
+    lean.files('data', FILES, n)
+
 
 # Each run(lean, first, n) does n of it; `first` is how many were done before.
 OPERATIONS = [
-    Operation('read_1m', 'READ of 1 MiB', 100,
-              lambda lean, first, n: lean.read('share', 1 << 20, n, FILE_MIB)),
-    Operation('read_4k', 'READ of 4 KiB', 2000,
-              lambda lean, first, n: lean.random('share', 4096, n, FILE_MIB)),
-    Operation('file_110k', 'open, read, close of 110 KB', 1000,
-              lambda lean, first, n: lean.files('data', FILES, n)),
-    Operation('create', 'create and close', 1000,
+    Operation('read_1m', 'READ of 1 MiB', NONE, 100, read_1m),
+    Operation('read_4k', 'READ of 4 KiB', NONE, 2000, read_4k),
+    Operation('file_110k', 'open, read, close of 110 KB', NONE, 1000, file_110k),
+    Operation('cached_1m', 'READ of 1 MiB, in the cache', DEFAULT, 100, read_1m),
+    Operation('cached_4k', 'READ of 4 KiB, in the cache', DEFAULT, 2000, read_4k),
+    Operation('cached_110k', 'open, read, close of 110 KB, in the cache', DEFAULT, 1000, file_110k),
+    Operation('create', 'create and close', None, 1000,
               lambda lean, first, n: lean.create('share', first, n)),
-    Operation('remove', 'remove', 1000, lambda lean, first, n: lean.remove('share', first, n)),
+    Operation('remove', 'remove', None, 1000,
+              lambda lean, first, n: lean.remove('share', first, n)),
 ]
 
 
 class CountedServer(Counted, Server):
     pass
+
+
+class UncachedPool(ReferencePool):
+    def cache(self, size):
+        """The host's."""
 
 
 class CountedReference(Counted, ReferenceServer):
@@ -61,8 +82,19 @@ def make_source(place):
     return place
 
 
-def count(server, lean, operation, first):
+def fill_cache(lean):
+    """Twice: what is read once is not kept for long."""
+    for _ in range(2):
+        lean.read('share', 1 << 20, FILE_MIB, FILE_MIB)
+        lean.files('data', FILES, FILES)
+
+
+def count(pool, server, lean, operation, first):
     """Instructions of one operation, and by function."""
+    if operation.cache:
+        pool.cache(operation.cache)
+    if operation.cache == DEFAULT:
+        fill_cache(lean)
     operation.run(lean, first, operation.n)
     less = server.dump()
     operation.run(lean, first + operation.n, 2 * operation.n)
@@ -86,7 +118,8 @@ def count_all(pool, server, options, source):
         for number in range(options.rounds):
             for operation in OPERATIONS:
                 first = number * 3 * operation.n
-                spent, profiles[operation.name] = count(server, lean, operation, first)
+                spent, profiles[operation.name] = count(
+                    pool, server, lean, operation, first)
                 counts[operation.name].append(spent)
     finally:
         server.close()
@@ -96,12 +129,12 @@ def count_all(pool, server, options, source):
 
 def count_ours(options, workdir, source):
     CountedServer.preload = os.path.join(options.build, 'lib/bench_uring_poll.so')
-    pool = Pool(os.path.join(workdir, 'millrace'), device_bytes=DEVICE)
+    pool = CachedPool(os.path.join(workdir, 'millrace'), device_bytes=DEVICE)
     return count_all(pool, CountedServer(pool, ADDRESS), options, source)
 
 
 def count_reference(options, workdir, source):
-    pool = ReferencePool(os.path.join(workdir, 'vfs'))
+    pool = UncachedPool(os.path.join(workdir, 'vfs'))
     return count_all(pool, CountedReference(pool, ADDRESS), options, source)
 
 

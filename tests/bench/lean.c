@@ -99,20 +99,20 @@ static void find_directory(const char *path)
 {
 	struct slot *slot = wire_slot(wire, 0);
 	char copy[512], *rest = copy, *name;
-	unsigned depth_ = 0;
+	unsigned steps = 0;
 	struct reply reply;
 
 	bench_must(strlen(path) < sizeof(copy) ? 0 : -ENAMETOOLONG, path);
 	strcpy(copy, path);
 	call_begin(slot);
 	call_putrootfh(slot);
-	for (; (name = strsep(&rest, "/")); depth_ += *name != 0)
+	for (; (name = strsep(&rest, "/")); steps += *name != 0)
 		if (*name)
 			call_lookup(slot, name);
 	call_getfh(slot);
 	wire_exchange(slot, &reply);
 	reply_nothing(&reply, OP_PUTROOTFH);
-	while (depth_--)
+	while (steps--)
 		reply_nothing(&reply, OP_LOOKUP);
 	reply_handle(&reply, &directory);
 }

@@ -2,14 +2,15 @@
 """A served pool beside nfs-ganesha's FSAL_VFS on XFS on the same disk.
 
 Both servers run all the time, but the client mounts one at a time, and each thing is measured on one
-and then at once on the other. Cold: the host's caches were dropped (the pool's devices bypass them).
-Warm: the same again at once, by a client that has nothing cached.
+and then at once on the other. Cold: the pool's cache and the host's were emptied (its devices bypass
+the host's). Warm: the same again at once, by a client that has nothing cached.
 """
 
 import os
 import random
 
 import fio
+from cached import CachedPool
 from figures import PER_SECOND, Figure, say
 from side import CREATES, FILE_MIB, MIB, NAMES, THREADS, Side, create, unlink
 from xfs import WSYNC, XfsPool
@@ -17,7 +18,7 @@ from xfs import WSYNC, XfsPool
 # tests/nfs/harness; `run` has put it on the path
 from harness.client import make_client
 from harness.reference import ReferenceServer
-from harness.server import Pool, Server
+from harness.server import Server
 
 DEVICE = 1 << 30
 XFS = 4 << 30
@@ -46,7 +47,7 @@ def make_source(place, small):
 
 
 def make_pool(workdir):
-    pool = Pool(workdir, device_bytes=DEVICE)
+    pool = CachedPool(workdir, device_bytes=DEVICE)
     fio.fill(pool.devices, DEVICE)
     return pool
 

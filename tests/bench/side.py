@@ -18,11 +18,6 @@ PATH = '/mnt/bench'
 TICKS = os.sysconf('SC_CLK_TCK')
 
 
-def drop_caches():
-    with open('/proc/sys/vm/drop_caches', 'w') as file:
-        file.write('3\n')
-
-
 # --- what runs on the Linux client --------------------------------------------------------------
 
 
@@ -95,6 +90,12 @@ class Side:
             self.server.close()
         self.pool.close()
 
+    def forget(self):
+        """All that is cached on the host."""
+        self.pool.forget()
+        with open('/proc/sys/vm/drop_caches', 'w') as file:
+            file.write('3\n')
+
     def cpu(self):
         """Seconds of all processes of the server."""
         total = 0
@@ -114,7 +115,7 @@ class Side:
         """(what work() returns, CPU seconds of the server), mounted anew; COLD: with nothing cached on
         the host either."""
         if cold:
-            drop_caches()
+            self.forget()
         self.client.mount(self.pool.export(volume), PATH, port=self.server.port)
         try:
             before = self.cpu()
@@ -172,7 +173,7 @@ class Side:
     def measured(self, run, cold=True):
         """run() of the lean client, in bytes and operations per second."""
         if cold:
-            drop_caches()
+            self.forget()
         before = self.cpu()
         result = run()
         cost = Cost(self.cpu() - before, result['bytes'], result['operations'])
