@@ -80,13 +80,16 @@ static bool batch_add(void *data, const struct volume_entry *from)
 	return true;
 }
 
-/* False when ganesha has enough. */
+/*
+ * False when ganesha has enough. What it would also take, to read ahead, it is not given: it asks
+ * again where its cache is stale, and would read all that is left each time.
+ */
 static bool batch_give(const struct batch *batch, struct handle *dir, attrmask_t mask,
 	fsal_readdir_cb callback, void *dir_state)
 {
 	enum fsal_dir_result result = DIR_CONTINUE;
 
-	for (unsigned i = 0; i < batch->count && result != DIR_TERMINATE; i++) {
+	for (unsigned i = 0; i < batch->count && result == DIR_CONTINUE; i++) {
 		const struct entry *entry = &batch->entries[i];
 		struct fsal_attrlist attributes;
 		struct handle *handle;
@@ -97,7 +100,7 @@ static bool batch_give(const struct batch *batch, struct handle *dir, attrmask_t
 		result = callback(entry->name, &handle->obj, &attributes, dir_state, entry->cookie);
 		fsal_release_attrs(&attributes);
 	}
-	return result != DIR_TERMINATE;
+	return result == DIR_CONTINUE;
 }
 
 static fsal_status_t readdir_(struct fsal_obj_handle *obj, fsal_cookie_t *whence, void *dir_state,
