@@ -12,15 +12,24 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from harness import host  # noqa: E402
 from harness.client import make_client  # noqa: E402
-from harness.mounted import Mounted  # noqa: E402
+from harness.mounted import Mounted, Place  # noqa: E402
+from harness.protocol import Client  # noqa: E402
+from harness.wire import Session  # noqa: E402
+
+OPTIONS = 'vers=4.1,proto=tcp'
 
 
 def pytest_addoption(parser):
     parser.addoption('--backend', choices=('millrace', 'vfs'), default='millrace',
                      help='vfs: run the tests against nfs-ganesha over directories instead')
+    parser.addoption('--large', type=int, default=100000, metavar='N',
+                     help='how many names the large directory of test_scale.py has')
+    parser.addoption('--seed', type=int, default=int.from_bytes(os.urandom(4), 'big'), metavar='N',
+                     help='repeats what a failed test at random did with the seed that it printed')
 
 
 def pytest_configure():
+    host.own_mounts()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that all is torn down
 
 
@@ -97,7 +106,7 @@ def make_share(client, site, request):
     """Makes a share with the options of Pool.create_share and mounts it; gone after the test."""
     made = []
 
-    def make(options='vers=4.1,proto=tcp', **properties):
+    def make(options=getattr(request.module, 'OPTIONS', OPTIONS), **properties):
         name = f'{request.node.originalname[5:50]}-{len(made)}'
         site.pool.create_share(name, **properties)
         made.append(Mounted(client, site, name))
@@ -115,3 +124,60 @@ def make_share(client, site, request):
 def share(make_share):
     """A fresh share, mounted: read-write, root is root, mode 0755."""
     return make_share()
+
+
+@pytest.fixture(scope='module')
+def common(client, site, request):
+    """One share for all tests of a module, mounted: read-write for everybody, root is root."""
+    site.pool.create_share('common', mode=0o777)
+    share = Mounted(client, site, 'common').mount(getattr(request.module, 'OPTIONS', OPTIONS))
+    yield share
+    client.kill_commands()
+    share.close()
+
+
+@pytest.fixture
+def place(common, request):
+    """A fresh directory of the module's share, mode 0777: for tests that need no share alone."""
+    yield Place(common, request.node.name[5:])
+    common.client.kill_commands()
+
+
+@pytest.fixture
+def connect(site, request):
+    """Sessions by hand; of the module's MINOR version, else 1."""
+    made = []
+
+    def connect(minor=getattr(request.module, 'MINOR', 1), **options):
+        made.append(Session(site, minor=minor, **options))
+        return made[-1]
+
+    yield connect
+    if site.server.alive():
+        for session in made:
+            session.end()
+
+
+@pytest.fixture
+def volume(site, request):
+    """The name of a fresh share, not mounted: mode 0777, root is root."""
+    name = request.node.originalname[5:50]
+    site.pool.create_share(name, mode=0o777)
+    yield name
+    if site.server.alive():
+        site.pool.destroy_share(name)
+
+
+@pytest.fixture
+def newcomer(site):
+    """Makes clients that the server has not met; it outlives them."""
+    made = []
+
+    def make(**options):
+        made.append(Client(site, **options))
+        return made[-1]
+
+    yield make
+    assert site.server.alive()
+    for client in made:
+        client.close()

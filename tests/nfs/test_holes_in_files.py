@@ -7,40 +7,12 @@ import pytest
 
 from harness.wire import (
     ACCESS, ANONYMOUS, CHANGE, CHARACTER, DATA, FILE_SYNC, GETFH, HOLE, INVAL, ISDIR, LOCKED, MODE,
-    NOTSUPP, NXIO, OK, OPENMODE, READ, ROFS, SIZE, UNION_NOTSUPP, WRITE, WRONG_TYPE, Session,
+    NOTSUPP, NXIO, OK, OPENMODE, READ, ROFS, SIZE, UNION_NOTSUPP, WRITE, WRONG_TYPE,
     allocate, close, commit, deallocate, getattr_, lookup, mknod, open_, putfh, read, seek,
     setattr_, u32, unchecked, write)
 
 pytestmark = pytest.mark.millrace
-OPTIONS = 'vers=4.2,proto=tcp'
-
-
-@pytest.fixture
-def share(make_share):
-    return make_share(OPTIONS)
-
-
-@pytest.fixture
-def connect(site):
-    made = []
-
-    def connect(uid=0):
-        made.append(Session(site, uid=uid, minor=2))
-        return made[-1]
-
-    yield connect
-    if site.server.alive():
-        for session in made:
-            session.end()
-
-
-@pytest.fixture
-def volume(site, request):
-    name = request.node.originalname[5:50]
-    site.pool.create_share(name, mode=0o777)
-    yield name
-    if site.server.alive():
-        site.pool.destroy_share(name)
+OPTIONS, MINOR = 'vers=4.2,proto=tcp', 2
 
 
 def runs(path, name='file'):

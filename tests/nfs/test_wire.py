@@ -10,34 +10,11 @@ from harness.host import wait_until
 from harness.wire import (
     ACCESS, ANONYMOUS, BADHANDLE, BLOCK, BOTH, CHANGE, CHARACTER, EXIST, FBIG, FIFO, FILE_SYNC,
     GETFH, GROUP, INVAL, LOCKED, MODE, NOENT, NOTSUPP, NUMLINKS, OK, OPENMODE, PERM, READ, ROFS,
-    SAVEFH, SHARE_DENIED, SIZE, SOCKET, STALE, UNSTABLE, USED, WRITE, Session, bitmap, close,
+    SAVEFH, SHARE_DENIED, SIZE, SOCKET, STALE, UNSTABLE, USED, WRITE, bitmap, close,
     commit, cutting, downgrade, exclusive, getattr_, guarded, link, lookup, mkdir, mknod, opaque,
     open_, putfh, read, read_plus, remove, rename, setattr_, u32, u64, unchecked, write)
 
 pytestmark = pytest.mark.millrace
-
-
-@pytest.fixture
-def connect(site):
-    made = []
-
-    def connect(**options):
-        made.append(Session(site, **options))
-        return made[-1]
-
-    yield connect
-    if site.server.alive():
-        for session in made:
-            session.end()
-
-
-@pytest.fixture
-def volume(site, request):
-    name = request.node.originalname[5:50]
-    site.pool.create_share(name, mode=0o777)
-    yield name
-    if site.server.alive():
-        site.pool.destroy_share(name)
 
 
 # --- handles ---

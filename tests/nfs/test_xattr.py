@@ -9,39 +9,11 @@ import pytest
 from harness.mounted import Mounted
 from harness.wire import (
     ACCESS, CHANGE, CREATE, EXIST, FIFO, GETFH, INVAL, NAMETOOLONG, NOXATTR, OK, PERM, REPLACE,
-    ROFS, STALE, TOOSMALL, XATTR2BIG, Refused, Session, getattr_, getxattr, listxattrs, lookup,
+    ROFS, STALE, TOOSMALL, XATTR2BIG, Refused, getattr_, getxattr, listxattrs, lookup,
     mkdir, mknod, putfh, remove, removexattr, setattr_, setxattr, u32, MODE)
 
 pytestmark = pytest.mark.millrace
-OPTIONS = 'vers=4.2,proto=tcp'
-
-
-@pytest.fixture
-def share(make_share):
-    return make_share(OPTIONS)
-
-
-@pytest.fixture
-def connect(site):
-    made = []
-
-    def connect(uid=0):
-        made.append(Session(site, uid=uid, minor=2))
-        return made[-1]
-
-    yield connect
-    if site.server.alive():
-        for session in made:
-            session.end()
-
-
-@pytest.fixture
-def volume(site, request):
-    name = request.node.originalname[5:50]
-    site.pool.create_share(name, mode=0o777)
-    yield name
-    if site.server.alive():
-        site.pool.destroy_share(name)
+OPTIONS, MINOR = 'vers=4.2,proto=tcp', 2
 
 
 # --- through a client ---

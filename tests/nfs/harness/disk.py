@@ -17,7 +17,8 @@ class Disk:
     """An ext4 file system in a sparse file, mounted at `path`.
 
     A keeper outlives the test run, however that ends: it thaws and unmounts, since what waits for
-    a frozen file system cannot be killed.
+    a frozen file system cannot be killed. The mount is the run's own (host.own_mounts()): nobody
+    else keeps it.
     """
 
     def __init__(self, workdir, size=8 << 30):

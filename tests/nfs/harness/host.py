@@ -8,6 +8,7 @@ import subprocess
 import time
 
 PR_SET_PDEATHSIG = 1
+CLONE_NEWNS = 0x20000
 PYTHON = '/usr/bin/python3'
 
 # Paths of logs that explain a failure: conftest.py prints the ends of them.
@@ -47,6 +48,19 @@ def command(*argv):
     if done.returncode != 0:
         raise RuntimeError(f'{" ".join(argv)}: exit {done.returncode}: {done.stdout.strip()}')
     return done.stdout
+
+
+def own_mounts():
+    """This process and its children have mounts of their own from here on.
+
+    Another run on this machine, or any `unshare --mount`, copies the mounts of the machine. Were
+    those of a test among them, the copy would keep its disk in use after the test's umount.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(CLONE_NEWNS):
+        error = ctypes.get_errno()
+        raise OSError(error, f'a mount namespace of its own: {os.strerror(error)} (not root?)')
+    command('mount', '--make-rslave', '/')
 
 
 class Daemon:

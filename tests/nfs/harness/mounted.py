@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
-"""A volume of a site as one client sees it."""
+"""A volume of a site, or a directory in one, as one client sees it."""
 
 
 class Mounted:
@@ -47,3 +47,29 @@ class Mounted:
         for path in self._mounts:
             self.client.umount(path, force=not self.site.server.alive())
         self._mounts = []
+
+
+class Place:
+    """A new directory NAME of a mounted volume, which stays mounted: what a test needs that shares
+    its volume with others."""
+
+    def __init__(self, mounted, name):
+        self.mounted = mounted
+        self.client = mounted.client
+        self.name = ''.join(c if c.isalnum() else '-' for c in name)
+        self.path = f'{mounted.path}/{self.name}'
+        self.client.run(['mkdir', '-m', '777', self.path])
+
+    def mount_again(self, suffix, **options):
+        """As Mounted's, of the volume that this is in."""
+        return f'{self.mounted.mount_again(suffix, **options)}/{self.name}'
+
+    def remount(self):
+        self.mounted.remount()
+
+    def call(self, function, *args, **options):
+        """Client.call(function, path of the directory, *args)."""
+        return self.client.call(function, self.path, *args, **options)
+
+    def spawn_call(self, function, *args, **options):
+        return self.client.spawn_call(function, self.path, *args, **options)

@@ -92,10 +92,7 @@ class Pool:
         """A share for CLIENTS (nobody when None); SQUASH None leaves the default, root."""
         self.verb('share', 'create', f'{self.name}/{volume}', '--owner', str(owner),
                   '--group', str(group), '--mode', f'{mode:04o}')
-        if squash is not None:
-            self.set('share', volume, 'nfs.squash', squash)
-        if clients is not None:
-            self.set('share', volume, 'nfs.clients', clients)
+        self._set_all('share', volume, clients, squash)
 
     def destroy_share(self, volume):
         self.verb('share', 'destroy', f'{self.name}/{volume}', '--yes')
@@ -103,9 +100,13 @@ class Pool:
     def ingest(self, volume, directory, clients='*:ro', squash='none'):
         """Make DIRECTORY a dataset, sealed."""
         self.verb('dataset', 'ingest', f'{self.name}/{volume}', directory)
-        self.set('dataset', volume, 'nfs.squash', squash)
-        if clients is not None:
-            self.set('dataset', volume, 'nfs.clients', clients)
+        self._set_all('dataset', volume, clients, squash)
+
+    def _set_all(self, noun, volume, clients, squash):
+        given = {'nfs.clients': clients, 'nfs.squash': squash}
+        assignments = [f'{name}={value}' for name, value in given.items() if value is not None]
+        if assignments:
+            self.verb(noun, 'set', f'{self.name}/{volume}', *assignments)
 
     def set(self, noun, volume, name, value):
         self.verb(noun, 'set', f'{self.name}/{volume}', f'{name}={value}')

@@ -371,6 +371,10 @@ class Session:
         self.connect()
 
     def end(self):
+        """Leave nothing behind: who comes back after a restart of his own has lost what he had
+        open."""
+        self.boot = os.urandom(8)
+        self.reconnect()
         self.call([(44, self.id, nothing)])  # DESTROY_SESSION
         self.call([(57, u64(self.clientid), nothing)])  # DESTROY_CLIENTID
         self.connection.close()
