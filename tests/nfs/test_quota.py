@@ -8,11 +8,6 @@ OPTIONS = 'vers=4.2,proto=tcp'
 MIB = 1 << 20
 
 
-@pytest.fixture
-def share(make_share):
-    return make_share(OPTIONS)
-
-
 def write_more(path, name, at, length):
     """0, or the errno that a write, or its fsync or close, has come to."""
     try:
