@@ -225,8 +225,7 @@ static int watch(struct command *c, const struct watch *w)
 		before = totals;
 		totals = json_pack("{s:[],s:[],s:[]}", "pools", "devices", "volumes");
 		rc = w->pool[0] ? ask_one(c, w->pool, totals) : ask_all(c, totals);
-		if (!rc)
-			show(c, totals, before);
+		show(c, totals, before); /* of those that answered */
 		more = !rc && w->interval && ++told != w->count;
 		if (!more)
 			break;

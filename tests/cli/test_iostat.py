@@ -4,9 +4,11 @@
 import json
 import os
 import signal
+import socket
 import subprocess
+import threading
 
-from conftest import NOT_FOUND, OK, USAGE, wait_until
+from conftest import FAILED, NOT_FOUND, OK, USAGE, wait_until
 from schemas import validate_answer
 
 
@@ -86,6 +88,28 @@ def test_without_a_pool_it_is_all_that_are_served(served):
     for words in ((), ('1', '1')):
         assert [row['name'] for row in served.json('pool', 'iostat', *words)['pools']] == ['tank']
     assert len(told(served, '1', '2')) == 2
+
+
+def test_a_server_that_does_not_answer_hides_no_other(served):
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(served.path('run', 'mute.sock'))
+        listener.listen()
+
+        def hang_up():
+            try:
+                while True:
+                    listener.accept()[0].close()
+            except OSError:
+                pass
+
+        thread = threading.Thread(target=hang_up, daemon=True)
+        thread.start()
+        answer = served.json('pool', 'iostat', rc=FAILED)
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(60)
+    os.unlink(served.path('run', 'mute.sock'))
+    assert answer['error']['object'] == 'mute'
+    assert [row['name'] for row in answer['pools']] == ['tank']
 
 
 def test_as_text(served):
