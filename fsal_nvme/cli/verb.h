@@ -142,6 +142,8 @@ int verb_control_stop(struct verb_call *call);
 
 /* The row of "volume", which must be of the verb's noun. -ENOENT. */
 int call_row(struct verb_call *call, struct volume_row *row);
+/* Bytes that its files take, those that are kept for them as well; `view` is of the pool. */
+int volume_used(struct verb_call *call, struct txn *view, uint32_t volume, uint64_t *bytes);
 /* Tells the server of a new volume; 0 on an idle pool. */
 int host_added(struct verb_call *call, const struct volume_row *row);
 

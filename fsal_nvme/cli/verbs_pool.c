@@ -62,7 +62,8 @@ static void put_space(json_t *pool, const struct pool_status *s)
 	put_integer(pool, "size", total);
 	put_integer(pool, "used", s->used);
 	put_integer(pool, "live", s->live);
-	put_integer(pool, "free", total > s->used ? total - s->used : 0);
+	put_integer(pool, "kept", s->kept);
+	put_integer(pool, "free", total > s->used + s->kept ? total - s->used - s->kept : 0);
 	put_integer(pool, "raw", s->use.raw);
 	json_object_set_new(pool, "space", use_json(&s->use));
 	put_integer(pool, "reserve", s->reserve);
@@ -107,10 +108,12 @@ json_t *pool_status_json(const struct pool_status *s)
 static int advise_quota(
 	struct verb_call *call, struct txn *view, const struct volume_row *row, json_t *advice)
 {
-	uint64_t used = pool_volume_live(call->pool, row->id), quota;
 	char what[200], next[200];
-	int rc = volume_quota_get(view, row->id, &quota);
+	uint64_t used, quota;
+	int rc = volume_used(call, view, row->id, &used);
 
+	if (!rc)
+		rc = volume_quota_get(view, row->id, &quota);
 	if (rc || quota == VOLUME_QUOTA_NONE || used < quota - quota / QUOTA_LEFT_PART)
 		return rc;
 	snprintf(what, sizeof(what), "share %s has used %llu %% of its quota", row->name,

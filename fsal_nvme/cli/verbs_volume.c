@@ -69,6 +69,14 @@ int host_added(struct verb_call *call, const struct volume_row *row)
 
 /* --- list -------------------------------------------------------------------------------- */
 
+int volume_used(struct verb_call *call, struct txn *view, uint32_t volume, uint64_t *bytes)
+{
+	int rc = kept_get(view, volume, bytes);
+
+	*bytes += pool_volume_live(call->pool, volume);
+	return rc;
+}
+
 /* Of shares alone. */
 static int put_quota(json_t *object, struct txn *view, const struct volume_row *row)
 {
@@ -85,12 +93,15 @@ static int list_row(
 {
 	char path[POOL_NAME_MAX + POOL_VOLUME_NAME_MAX + 2], value[PROPERTY_VALUE_MAX + 1];
 	json_t *object = json_object();
+	uint64_t used = 0;
 	int rc = property_value(view, row->id, "nfs.clients", value, sizeof(value));
 
+	if (!rc)
+		rc = volume_used(call, view, row->id, &used);
 	snprintf(path, sizeof(path), "%s/%s", pool_name(call->pool), row->name);
 	put_text(object, "name", path);
 	json_object_set_new(object, "uuid", json_uuid(row->uuid));
-	put_integer(object, "used", pool_volume_live(call->pool, row->id));
+	put_integer(object, "used", used);
 	if (!rc)
 		rc = put_quota(object, view, row);
 	put_integer(object, "created", row->created);

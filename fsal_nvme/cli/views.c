@@ -39,6 +39,7 @@ static const struct field pool[] = {
 	{"size", "size", FIELD_BYTES},
 	{"used", "used", FIELD_BYTES},
 	{"live", "live", FIELD_BYTES},
+	{"kept", "kept for files", FIELD_BYTES},
 	{"free", "free", FIELD_BYTES},
 	{"segments", "segments", FIELD_NUMBER},
 	{"segments_degraded", "degraded segments", FIELD_NUMBER},

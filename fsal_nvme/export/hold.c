@@ -88,6 +88,19 @@ int hold_until_written(struct volume_file *file, const struct fsal_io_arg *arg, 
 	return r;
 }
 
+int hold_until_allocated(struct volume_file *file, uint64_t offset, uint64_t length,
+	struct volume_write_options *options)
+{
+	struct hold *hold = hold_for_commit();
+	int r;
+
+	options->commit = &hold->commit;
+	r = volume_allocate_with(file, offset, length, options);
+	if (r)
+		hold_end(hold, 0);
+	return r;
+}
+
 int hold_until_punched(struct volume_file *file, uint64_t offset, uint64_t length,
 	struct volume_write_options *options)
 {

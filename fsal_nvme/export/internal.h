@@ -250,7 +250,9 @@ void hold_until_committed(struct volume_file *file);
  */
 int hold_until_written(struct volume_file *file, const struct fsal_io_arg *arg, size_t length,
 	struct volume_write_options *options);
-/* The same of a hole. */
+/* The same of space that is kept, and of a hole. */
+int hold_until_allocated(struct volume_file *file, uint64_t offset, uint64_t length,
+	struct volume_write_options *options);
 int hold_until_punched(struct volume_file *file, uint64_t offset, uint64_t length,
 	struct volume_write_options *options);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
-/* Ranges of a file that are no reads or writes (RFC 7862): holes. */
+/* Ranges of a file that are no reads or writes (RFC 7862): holes, and space that is kept. */
 #include "export/internal.h"
 
 #include <errno.h>
@@ -57,32 +57,34 @@ static fsal_status_t seek2(struct fsal_obj_handle *obj, struct state_t *state, s
 	}
 }
 
-/* --- making holes -------------------------------------------------------------------------- */
+/* --- keeping space, and making holes ------------------------------------------------------- */
 
-/* It is a write, and the reply says that it is stable. */
-static int punch(struct handle *handle, uint64_t offset, uint64_t length)
+/* Either is a write, and the reply says that it is stable. */
+static int change_range(struct handle *handle, uint64_t offset, uint64_t length, bool allocate)
 {
 	struct volume_write_options options = {.kill = drops_privileges()};
 	struct volume_file *file;
 	int r = handle_file(handle, &file);
 
-	return r ? r : hold_until_punched(file, offset, length, &options);
+	if (r)
+		return r;
+	return (allocate ? hold_until_allocated : hold_until_punched)(
+		file, offset, length, &options);
 }
 
-/* No space is kept for anybody, so ALLOCATE has no answer that would be true. */
 static fsal_status_t fallocate_(struct fsal_obj_handle *obj, struct state_t *state, uint64_t offset,
 	uint64_t length, bool allocate)
 {
 	struct handle *handle = handle_of(obj);
 	fsal_status_t status = status_out(0);
 
-	if (allocate)
-		return fsalstat(ERR_FSAL_NOTSUPP, 0);
 	if (length > UINT64_MAX - offset)
 		return status_out(-EINVAL);
 	if (!state)
 		status = share_check(handle, FSAL_O_WRITE, false);
-	return FSAL_IS_ERROR(status) ? status : status_out(punch(handle, offset, length));
+	if (FSAL_IS_ERROR(status))
+		return status;
+	return status_out(change_range(handle, offset, length, allocate));
 }
 
 void range_ops(struct fsal_obj_ops *ops)

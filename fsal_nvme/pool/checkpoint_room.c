@@ -153,11 +153,13 @@ static uint64_t root_limit(unsigned width)
  * what they have grown since, and what has none yet, stays taken. Its own records are a few for
  * each image and no more than a block for each segment, and find room in what the journal keeps for
  * them: before images that are larger than that, metadata are full. The pool's own image has to fit
- * into the label as well: before it does not, so are data.
+ * into the label as well: before it does not, so are data. Metadata leave alone what is kept for
+ * volumes, but not what is kept to spare.
  */
 void checkpoint_measure(struct pool *pool)
 {
 	uint64_t all = place_capacity(pool) + segment_stock(pool), left, own, need, room, own_room;
+	uint64_t others; /* what is kept for volumes left aside */
 	struct needs needs = {0};
 	struct outlook o;
 
@@ -169,7 +171,8 @@ void checkpoint_measure(struct pool *pool)
 	own = segments_of(env_bytes(pool->env), o.size);
 	need = ((needs.growth + needs.copy + own) * o.now + o.then - 1) / o.then;
 	left = all * o.then / o.now;
-	room = minus(left, needs.growth + own);
+	others = minus(all, segments_of(pool_kept(pool), pool_segment_bytes(pool)));
+	room = minus(others * o.then / o.now, needs.growth + own);
 	own_room = minus(left, needs.growth + needs.copy);
 	if (needs.loaded + own + IMAGE_RECORDS > pool->header.journal_size / 8 / BLOCK_SIZE)
 		room = 0;
@@ -210,7 +213,8 @@ static uint64_t delta_segments(struct pool *pool, const struct image *image, uin
 	uint64_t share = minus(full / DELTA_PART, deltas);
 	uint64_t common = minus(pool->reserve_segments, pool->delta_segments);
 
-	return least(minus(left / 2, segment_reserve(pool)), share > common ? share : common);
+	return least(minus(left / 2, segment_reserve(pool) + kept_segments(pool)),
+		share > common ? share : common);
 }
 
 /* A delta of an image of one row would cost as much as the image. */

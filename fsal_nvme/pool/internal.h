@@ -43,6 +43,7 @@ enum {
 	KEY_IMAGE = 'X', /* be32 volume, be32 part -> image_row; 0 is the full image, 1 and up the
 			    deltas since */
 	KEY_COUNTER = 'C', /* name -> le64: "volume", "export" */
+	KEY_KEPT = 'K', /* be32 volume -> le64 bytes that are kept for it; no row: none */
 	KEY_REMAP = 'M', /* kept for remaps: be64 segment, be64 offset -> place */
 	KEY_PIN = 'Q', /* kept for pins: be32 image's volume, be64 segment -> le64 bytes */
 };
@@ -180,8 +181,11 @@ struct member *segment_member(struct pool *pool, const struct segment *s, unsign
  * gets a reference; row.volume and purpose are set in memory and recorded by the first txn_refer()
  * or by closing it. Waits; not under a transaction.
  */
-int segment_take(struct pool *pool, uint32_t volume, enum segment_purpose purpose, bool reserved,
+int segment_take(struct pool *pool, uint32_t volume, enum segment_purpose purpose, unsigned flags,
 	struct segment **segment);
+/* How many segments are left for appends of this kind (enum append_flags) beside what they leave
+ * alone; less than none when that was touched. */
+int64_t segments_left(struct pool *pool, enum segment_purpose purpose, unsigned flags);
 /* Segments that data leaves alone: for the next checkpoint, and for the compactor. */
 uint64_t segment_reserve(struct pool *pool);
 /* Segments that the compactor may take now. */
@@ -322,6 +326,17 @@ uint64_t image_delta_segments(struct pool *pool, const struct image *image);
 void image_forget(struct pool *pool, const struct image_row *part);
 /* The same for a whole image, at once as far as that can be. Waits; not under a transaction. */
 void image_free(struct pool *pool, const struct image *image);
+
+/* --- space that is kept (keep.c) -----------------------------------------------------------------
+ */
+
+#define PROMISE_MAX ((uint64_t)1 << 56) /* bytes; no pool has as many */
+/* Segments that data without a claim to them leaves alone. */
+uint64_t kept_segments(struct pool *pool);
+/* Within a transaction: the volume goes. */
+int kept_forget(struct txn *txn, uint32_t volume);
+/* After replay: the sums. */
+int recover_kept(struct pool *pool);
 
 /* --- checkpoint_room.c, space.c, status.c --------------------------------------------------- */
 
@@ -578,6 +593,8 @@ struct pool {
 	/* pool_maintain(), after a checkpoint that failed: when the next one, how long after, and
 	 * with how many free segments it was not possible */
 	uint64_t checkpoint_after, checkpoint_pause, checkpoint_left;
+	_Atomic uint64_t kept, promised; /* bytes, for volumes; as their rows say, or soon will */
+	_Atomic unsigned kept_volumes;
 	struct image_row durable_root; /* as all devices have it; label.root may be a later one;
 					  maintain_lock */
 	uint64_t largest_image; /* bytes, of those of volumes that may be changed; maintain_lock */

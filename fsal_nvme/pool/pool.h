@@ -160,7 +160,7 @@ struct pool_status {
 	int failure;
 	uint64_t lsn, durable_lsn;
 	struct pool_use use;
-	uint64_t usable, used, live, reserve; /* bytes of data, without parity */
+	uint64_t usable, used, live, reserve, kept; /* bytes of data, without parity */
 	uint64_t segments, segments_open, segments_degraded;
 	uint64_t journal_size, journal_used;
 	uint64_t images, deltas, image_bytes; /* written since opening; images: full ones */
@@ -314,6 +314,7 @@ enum append_flags {
 	APPEND_PACKED =
 		1, /* up to a cell's worth into one cell where that fits: whole small files */
 	APPEND_RESERVED = 2, /* for the compactor: also from what a full pool keeps for it */
+	APPEND_KEPT = 4, /* into what txn_keep() or pool_promise() keeps */
 };
 
 /*
@@ -344,6 +345,22 @@ int txn_release(struct txn *txn, const struct extent *extents, unsigned count);
  * size that it had.
  */
 int pool_cache_resize(struct pool *pool, uint64_t bytes);
+
+/*
+ * Space that is kept for what a volume will write, which no other data takes: first promised,
+ * -ENOSPC when there is not so much beside what is kept already; then, within a transaction, kept
+ * for good (`change` bytes more, while the promise lasts, or fewer), as long as the volume is
+ * there. The promise is ended by whoever made it, in one piece or several.
+ */
+int pool_promise(struct pool *pool, uint64_t bytes);
+void pool_promise_end(struct pool *pool, uint64_t bytes);
+int txn_keep(struct txn *txn, uint32_t volume, int64_t change);
+/* In a transaction, or a view of the pool's environment: what is kept for a volume. */
+int kept_get(struct txn *txn, uint32_t volume, uint64_t *bytes);
+/* Whether an append with these flags would find a segment. */
+bool pool_has_room(struct pool *pool, unsigned flags);
+/* Bytes that are kept or promised, for all volumes. */
+uint64_t pool_kept(struct pool *pool);
 
 /*
  * A read of up to many extents into the caller's memory; all of it belongs to the caller until

@@ -107,7 +107,7 @@ int recover_table(struct pool *pool)
 		return rc;
 	rc = add_all(pool, view);
 	txn_abort(view);
-	return rc;
+	return rc ? rc : recover_kept(pool);
 }
 
 /* --- images that are referred to

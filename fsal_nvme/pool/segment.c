@@ -447,12 +447,15 @@ uint64_t segment_reserve(struct pool *pool)
 	return images > pool->reserve_segments ? images : pool->reserve_segments;
 }
 
-/* Data leaves the reserve alone, the compactor what the images need, the images nothing: how many
- * segments of each kind are left beside that; less than none when it was used up. */
-static int64_t left_for(struct pool *pool, enum segment_purpose purpose, bool reserved)
+/* Data leaves alone the reserve and what is kept for other data, the compactor what the images
+ * need, the images nothing. */
+int64_t segments_left(struct pool *pool, enum segment_purpose purpose, unsigned flags)
 {
-	uint64_t kept = reserved ? atomic_load(&pool->image_segments) : segment_reserve(pool);
+	uint64_t kept = flags & APPEND_RESERVED ? atomic_load(&pool->image_segments)
+						: segment_reserve(pool);
 
+	if (!(flags & (APPEND_RESERVED | APPEND_KEPT)))
+		kept += kept_segments(pool);
 	if (purpose != PURPOSE_DATA)
 		return INT64_MAX;
 	return (int64_t)(place_capacity(pool) + segment_stock(pool)) - (int64_t)kept;
@@ -460,7 +463,7 @@ static int64_t left_for(struct pool *pool, enum segment_purpose purpose, bool re
 
 uint64_t segment_compaction_room(struct pool *pool)
 {
-	int64_t left = left_for(pool, PURPOSE_DATA, true);
+	int64_t left = segments_left(pool, PURPOSE_DATA, APPEND_RESERVED);
 
 	return left > 0 ? (uint64_t)left : 0;
 }
@@ -473,13 +476,13 @@ static int give_back(struct pool *pool, struct segment *segment)
 	return rc ? rc : -ENOSPC;
 }
 
-int segment_take(struct pool *pool, uint32_t volume, enum segment_purpose purpose, bool reserved,
+int segment_take(struct pool *pool, uint32_t volume, enum segment_purpose purpose, unsigned flags,
 	struct segment **segment)
 {
 	unsigned count = 0;
 	int rc;
 
-	if (left_for(pool, purpose, reserved) <= 0)
+	if (segments_left(pool, purpose, flags) <= 0)
 		return -ENOSPC;
 	rc = stock_take(pool, segment);
 	/* An image takes many: one record for a stock of them. */
@@ -491,7 +494,7 @@ int segment_take(struct pool *pool, uint32_t volume, enum segment_purpose purpos
 		rc = reserve(pool, segment, 1, &count);
 	if (rc)
 		return rc;
-	if (left_for(pool, purpose, reserved) < 0)
+	if (segments_left(pool, purpose, flags) < 0)
 		return give_back(pool, *segment);
 	pthread_mutex_lock(&(*segment)->lock);
 	(*segment)->row.volume = volume;

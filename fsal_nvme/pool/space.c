@@ -125,7 +125,7 @@ void pool_use(struct pool *pool, struct pool_use *use)
 	use->metadata += pool->device_count * heads_bytes(pool);
 	left = slots - least(tally.slots, slots);
 	mine = least(place_capacity(pool) * width * pool->header.slot_size, left);
-	kept = segment_reserve(pool); /* the stock is a part of it */
+	kept = segment_reserve(pool) + kept_segments(pool); /* the stock is a part of it */
 	kept -= least(segment_stock(pool), kept);
 	kept = least(kept * width * pool->header.slot_size, mine);
 	use->reserved += kept;
@@ -133,10 +133,12 @@ void pool_use(struct pool *pool, struct pool_use *use)
 	use->unusable = left - mine + raw - pool->device_count * heads_bytes(pool) - slots;
 }
 
-/* Room in segments that are being filled is not counted: it belongs to their volumes. */
+/* Room in segments that are being filled is not counted: it belongs to their volumes; nor is what
+ * is kept for volumes. */
 void pool_space(struct pool *pool, uint64_t *total, uint64_t *free_bytes)
 {
-	uint64_t size = pool_segment_bytes(pool), reserve = segment_reserve(pool) * size, left;
+	uint64_t size = pool_segment_bytes(pool), reserve = segment_reserve(pool) * size;
+	uint64_t alone = reserve + kept_segments(pool) * size, left;
 	struct pool_status *status = malloc(sizeof(*status));
 
 	*total = *free_bytes = 0;
@@ -145,6 +147,6 @@ void pool_space(struct pool *pool, uint64_t *total, uint64_t *free_bytes)
 	pool_status(pool, status);
 	left = status->usable - status->used + segment_stock(pool) * size;
 	*total = status->usable > reserve ? status->usable - reserve : 0;
-	*free_bytes = left > reserve ? left - reserve : 0;
+	*free_bytes = left > alone ? left - alone : 0;
 	free(status);
 }

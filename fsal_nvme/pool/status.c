@@ -96,6 +96,7 @@ void pool_status(struct pool *pool, struct pool_status *status)
 	pool_use(pool, &status->use);
 	status->usable = status->used + place_capacity(pool) * pool_segment_bytes(pool);
 	status->reserve = segment_reserve(pool) * pool_segment_bytes(pool);
+	status->kept = kept_segments(pool) * pool_segment_bytes(pool);
 	status->journal_size = pool->header.journal_size;
 	status->journal_used = journal_used(pool);
 	status->images = atomic_load(&pool->images);

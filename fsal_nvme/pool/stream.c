@@ -66,7 +66,7 @@ struct append {
 	size_t skip;
 	size_t left; /* bytes without a place */
 	bool packed;
-	bool reserved;
+	unsigned flags;
 	struct extent *extents;
 	unsigned count, limit;
 	struct piece pieces[PIECES_MAX];
@@ -301,7 +301,7 @@ static int take_segment(struct append *a)
 	copy_pieces(a);
 	for (unsigned i = 0; i < TAKE_TRIES; i++) {
 		rc = segment_take(
-			stream->pool, stream->volume, stream->purpose, a->reserved, &segment);
+			stream->pool, stream->volume, stream->purpose, a->flags, &segment);
 		if (rc)
 			return rc;
 		rc = prepare_segment(stream->pool, segment);
@@ -472,11 +472,23 @@ static int take_places(struct append *a)
 	return rc;
 }
 
-static int may_append(struct pool *pool)
+/* What was taken from what is kept for other data is not for these bytes, also where the segment
+ * has room. */
+static bool is_kept_from(const struct stream *stream, unsigned flags)
 {
-	int failure = atomic_load(&pool->failure);
+	return stream->purpose == PURPOSE_DATA && !(flags & (APPEND_RESERVED | APPEND_KEPT)) &&
+	       pool_kept(stream->pool) && segments_left(stream->pool, PURPOSE_DATA, flags) < 0;
+}
 
-	return failure ? failure : pool->read_only ? -EROFS : 0;
+static int may_append(const struct stream *stream, unsigned flags)
+{
+	int failure = atomic_load(&stream->pool->failure);
+
+	if (failure)
+		return failure;
+	if (stream->pool->read_only)
+		return -EROFS;
+	return is_kept_from(stream, flags) ? -ENOSPC : 0;
 }
 
 int stream_append(struct stream *stream, const struct iovec *iov, unsigned iov_count, size_t length,
@@ -486,10 +498,10 @@ int stream_append(struct stream *stream, const struct iovec *iov, unsigned iov_c
 		.iov = iov,
 		.left = length,
 		.packed = flags & APPEND_PACKED,
-		.reserved = flags & APPEND_RESERVED,
+		.flags = flags,
 		.extents = extents,
 		.limit = *count};
-	int rc = may_append(stream->pool);
+	int rc = may_append(stream, flags);
 
 	if (!rc && iov_length(iov, iov_count) < length)
 		rc = -EINVAL;

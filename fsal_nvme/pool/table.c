@@ -484,6 +484,8 @@ int volume_row_delete(struct txn *txn, uint32_t id)
 		rc = volume_row_put(txn, &row);
 	}
 	if (!rc)
+		rc = kept_forget(txn, id);
+	if (!rc)
 		rc = free_segments(txn, id);
 	if (!rc)
 		rc = delete_rows(txn, KEY_IMAGE, id);

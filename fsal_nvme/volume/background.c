@@ -14,7 +14,7 @@
 static bool is_asked(struct volume *volume)
 {
 	return atomic_load(&volume->orphans) || atomic_load(&volume->trims) ||
-	       atomic_load(&volume->squeeze);
+	       atomic_load(&volume->squeeze) || atomic_load(&volume->relief) == RELIEF_ASKED;
 }
 
 static int give_back(struct volume *volume)
@@ -27,6 +27,9 @@ static int give_back(struct volume *volume)
 	commit_run(volume);
 	r = reclaim_all(volume);
 	r2 = trim_all(volume);
+	if (atomic_load(&volume->relief) == RELIEF_ASKED)
+		atomic_store(&volume->relief,
+			compactor_make_kept_room(volume) ? RELIEF_VAIN : RELIEF_NONE);
 	atomic_store(&volume->giving_back, false);
 	return r ? r : r2;
 }

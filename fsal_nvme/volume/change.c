@@ -76,6 +76,8 @@ static int complete(struct change *change)
 
 	if (!r)
 		r = flush_releases(change);
+	if (!r && change->kept)
+		r = txn_keep(change->txn, change->volume->row.id, change->kept);
 	if (!r && change->header_changed)
 		r = change_put(change, key_header(&key), row, header_encode(&change->header, row));
 	return r;
@@ -120,6 +122,7 @@ int change_end(struct change *change, int status, uint64_t *lsn)
 	if (number)
 		count_more(&change->volume->done.transactions, 1);
 	atomic_fetch_add(&change->volume->committed, change->header.bytes - change->bytes);
+	atomic_fetch_add(&change->volume->kept, (uint64_t)change->kept);
 	for (unsigned i = 0; i < change->held_count; i++) {
 		if (change->held_change[i] > change->held[i]->change)
 			change->held[i]->change = change->held_change[i];
@@ -223,8 +226,20 @@ static void bunch(struct extent *bunched, unsigned *count, const struct extent *
 		bunched[(*count)++] = *extent;
 }
 
+/* Bytes that are kept, or not any more, are in no segment. */
+static int keep(struct change *change, int64_t bytes)
+{
+	change->kept += bytes;
+	change->header.bytes += (uint64_t)bytes;
+	change->header.features |= FEATURE_KEPT;
+	change->header_changed = true;
+	return 0;
+}
+
 int change_refer(struct change *change, const struct extent *extent)
 {
+	if (is_kept(extent))
+		return keep(change, (int64_t)extent->length);
 	bunch(change->refers, &change->refer_count, extent);
 	change->header.bytes += extent->length;
 	change->header_changed = true;
@@ -235,6 +250,8 @@ int change_refer(struct change *change, const struct extent *extent)
 
 int change_release_extent(struct change *change, const struct extent *extent)
 {
+	if (is_kept(extent))
+		return keep(change, -(int64_t)extent->length);
 	bunch(change->releases, &change->release_count, extent);
 	change->header.bytes -= extent->length;
 	change->header_changed = true;

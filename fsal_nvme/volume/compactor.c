@@ -149,6 +149,16 @@ int volumes_compact(struct volumes *volumes, unsigned percent, uint64_t bytes, u
 	return make_room(volumes, NULL, percent, bytes, won);
 }
 
+int compactor_make_kept_room(struct volume *volume)
+{
+	struct compact_memory memory = {.count = 0};
+	int r = 1;
+
+	while (r == 1 && !pool_has_room(volume->pool, APPEND_KEPT))
+		r = compact_next(volume->volumes, &memory, volume, 100, NULL);
+	return pool_has_room(volume->pool, APPEND_KEPT) ? 0 : r < 0 ? r : -ENOSPC;
+}
+
 int compactor_relieve(struct volume *volume)
 {
 	struct compactor *c = &volume->volumes->compactor;

@@ -57,8 +57,7 @@ static int stage_some(struct volume *volume, const struct staging *s, uint64_t o
 	int r = overlay_reserve(volume, s->overlay, APPEND_EXTENTS);
 
 	if (!r)
-		r = lane_append(volume, s->lane, iov, iov_count, length,
-			s->packed ? APPEND_PACKED : 0, extents, &count);
+		r = lane_append(volume, s->lane, iov, iov_count, length, s->flags, extents, &count);
 	if (r)
 		return r;
 	for (unsigned i = 0; i < count; i++) {
@@ -79,8 +78,8 @@ static int stage_all(struct volume *volume, const struct staging *s, uint64_t of
 		size_t left = length - done, given;
 		unsigned count;
 
-		given = iov_slice(s->iov, s->iov_count, done, left < most ? left : most, slice,
-			APPEND_IOVECS, &count);
+		given = iov_slice(s->iov, s->iov_count, s->skip + done, left < most ? left : most,
+			slice, APPEND_IOVECS, &count);
 		if (!given)
 			return -EINVAL;
 		r = stage_some(volume, s, offset + done, slice, count, given);
@@ -173,6 +172,7 @@ struct writing {
 	uint8_t bytes[VOLUME_INLINE_MAX]; /* the inline data that must become a piece */
 	size_t inlined;
 	struct overlay *staged;
+	bool kept; /* some of it goes into space that is kept */
 	uint64_t there; /* bytes of space that lie where it writes, as far as was looked */
 };
 
@@ -283,22 +283,44 @@ static bool is_whole_file(const struct writing *w)
 	return !w->extents && !w->offset && w->length >= w->inlined && w->length <= APPEND_MAX;
 }
 
+/* What goes into space that is kept takes that, and the rest does not. */
+static int writing_append_new(struct writing *w)
+{
+	struct staging s = {&w->file->lane, w->staged, w->iov, w->iov_count, 0, 0, 0};
+	uint64_t at = w->offset, end;
+	int r = 0;
+
+	while (!r && s.skip < w->length) {
+		bool kept;
+
+		r = space_kept(w->file, at, w->offset + w->length, &kept, &end);
+		w->kept |= kept;
+		s.flags = kept ? APPEND_KEPT : is_whole_file(w) ? APPEND_PACKED : 0;
+		s.limit = kept ? UINT64_MAX : writing_limit(w);
+		if (!r)
+			r = data_stage(w->file->volume, &s, at, end - at);
+		s.skip += end - at;
+		at = end;
+	}
+	return r;
+}
+
 static int writing_append(struct writing *w)
 {
 	struct iovec old = {w->bytes, w->inlined};
 	struct volume *volume = w->file->volume;
 	bool covered = w->offset == 0 && w->length >= w->inlined;
-	struct staging small = {&w->file->lane, NULL, &old, 1, false, UINT64_MAX};
-	struct staging large = {
-		&w->file->lane, NULL, w->iov, w->iov_count, is_whole_file(w), writing_limit(w)};
 	int r = 0;
 
-	small.overlay = large.overlay = w->staged = overlay_new(volume);
+	w->staged = overlay_new(volume);
 	if (!w->staged)
 		return -ENOMEM;
-	if (w->inlined && !covered)
-		r = data_stage(volume, &small, 0, w->inlined);
-	return r ? r : data_stage(volume, &large, w->offset, w->length);
+	if (w->inlined && !covered) {
+		const struct staging s = {&w->file->lane, w->staged, &old, 1, 0, 0, UINT64_MAX};
+
+		r = data_stage(volume, &s, 0, w->inlined);
+	}
+	return r ? r : writing_append_new(w);
 }
 
 static int writing_merge_locked(struct writing *w)
@@ -342,6 +364,19 @@ static int write_extents_once(struct writing *w)
 	}
 	overlay_drop(file->volume, w->staged);
 	return r;
+}
+
+int file_leave_inline(struct volume_file *file, bool kill)
+{
+	struct writing w = {.file = file, .kill = kill};
+	int r;
+
+	do {
+		r = write_extents_once(&w);
+		if (r == -EPERM)
+			r = file_take_privileges(file);
+	} while (r == -EAGAIN);
+	return file_note_pending(file, r);
 }
 
 /* --- the calls ---------------------------------------------------------------------------------
@@ -432,6 +467,14 @@ static int write_once(struct writing *w)
 	return r;
 }
 
+/* Space is kept for some of it. */
+static int write_without_room(struct writing *w)
+{
+	int r = space_relieve(w->file->volume);
+
+	return r ? r : write_once(w);
+}
+
 /* The quota does not allow it, unless some of it takes the place of what is there. */
 static int write_at_quota(struct writing *w)
 {
@@ -464,6 +507,8 @@ static int write_all(struct writing *w)
 	r = write_once(w);
 	if (r == -EDQUOT)
 		r = write_at_quota(w);
+	if (r == -ENOSPC && w->kept)
+		r = write_without_room(w);
 	return file_note_pending(file, r);
 }
 

@@ -124,8 +124,7 @@ int extent_insert(
 	if (r && r != -ENOENT)
 		return r;
 	joined = *extent;
-	if (!r && start + before.length == at && before.segment == extent->segment &&
-		before.offset + before.length == extent->offset) {
+	if (!r && start + before.length == at && extents_join(&before, extent)) {
 		joined.offset = before.offset;
 		joined.length += before.length;
 		at = start;

@@ -134,7 +134,7 @@ size_t header_encode(const struct header *header, uint8_t *row)
 {
 	struct writer w = row_begin(row, ROW_SMALL);
 
-	put_u32(&w, 0);
+	put_u32(&w, header->features);
 	put_u64(&w, header->next_ino);
 	put_u64(&w, header->next_cookie);
 	put_u64(&w, header->root);
@@ -257,15 +257,15 @@ static bool type_is_known(unsigned type)
 int header_decode(struct bytes row, struct header *header)
 {
 	struct reader r = row_open(row);
-	uint32_t features = get_u32(&r);
 
+	header->features = get_u32(&r);
 	header->next_ino = get_u64(&r);
 	header->next_cookie = get_u64(&r);
 	header->root = get_u64(&r);
 	header->inodes = get_u64(&r);
 	header->bytes = get_u64(&r);
-	if (r.bad || features || header->root != VOLUME_ROOT || header->next_ino <= VOLUME_ROOT ||
-		header->next_cookie < COOKIE_FIRST)
+	if (r.bad || header->features & ~FEATURE_KEPT || header->root != VOLUME_ROOT ||
+		header->next_ino <= VOLUME_ROOT || header->next_cookie < COOKIE_FIRST)
 		return -EBADMSG;
 	return 0;
 }
@@ -348,7 +348,7 @@ int extent_decode(struct bytes row, uint64_t at, struct extent *extent)
 		extent->length > VOLUME_SIZE_MAX - at ||
 		extent->offset > UINT64_MAX - extent->length)
 		return -EBADMSG;
-	return 0;
+	return is_kept(extent) && extent->offset != at ? -EBADMSG : 0;
 }
 
 int blob_decode(struct bytes row, size_t limit, struct bytes *blob)

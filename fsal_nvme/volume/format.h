@@ -8,13 +8,16 @@
  *
  *   key                    value after the version byte (little-endian)
  *   'H'                    header: features u32, next ino u64, next cookie u64, root u64,
- *                          inodes u64, bytes u64. An unknown feature bit: the volume is not opened
+ *                          inodes u64, bytes u64. An unknown feature bit: the volume is not opened.
+ *                          Bit 0: there have been extents of segment 1
  *   'I' ino                inode: type u8, flags u8, mode, uid, gid, nlink u32, size, bytes, atime,
  *                          mtime, ctime, btime, change u64; then by flags: rdev, parent, trim u64;
  *                          of extended attributes the number, bytes of names, of values u32
  *   'E' dir name           entry by name: type u8, ino u64, cookie u64
  *   'C' dir cookie         entry by cookie: type u8, ino u64, length u8, name
- *   'X' ino offset         extent: segment, offset, length u64; extents of a file do not overlap
+ *   'X' ino offset         extent: segment, offset, length u64; extents of a file do not overlap.
+ *                          Segment 1, of which there is none: zeros, whose space is kept; its
+ *                          offset is that in the file
  *   'D' ino                inline data from offset 0 on: length u16, bytes. Never beside extents
  *   'L' ino                target of a symbolic link: length u16, bytes
  *   'O' ino                an inode without a name, to be given back when nobody has it open
@@ -83,7 +86,9 @@ bool key_is_inode(struct bytes key, enum row_letter letter, uint64_t *ino);
 bool key_is_pair(struct bytes key, enum row_letter letter, uint64_t *ino, uint64_t *number);
 bool key_is_name(struct bytes key, enum row_letter letter, uint64_t *ino, struct bytes *name);
 
+#define FEATURE_KEPT 1u
 struct header {
+	uint32_t features;
 	uint64_t next_ino, next_cookie, root;
 	uint64_t inodes, bytes;
 };
@@ -118,6 +123,13 @@ size_t entry_encode_cookie(const struct entry *entry, uint8_t *row);
 size_t blob_encode(const void *bytes, size_t length, uint8_t *row); /* 'D' and 'L' */
 /* `row` has ROW_ATTRIBUTE_HEAD bytes more than the value. */
 size_t attribute_encode(const void *value, size_t length, uint8_t *row);
+
+/* Of bytes that are kept: ids of segments are greater. */
+#define SEGMENT_KEPT 1u
+static inline bool is_kept(const struct extent *extent)
+{
+	return extent->segment == SEGMENT_KEPT;
+}
 
 /* Bytes of an extent at most: the largest segment that a pool can have. */
 #define EXTENT_MAX ((uint64_t)1 << 35)

@@ -77,6 +77,9 @@ void compactor_hold(struct compactor *compactor);
 void compactor_release(struct compactor *compactor);
 /* When space is short: wakes the thread, or does what it would do, in this volume alone. */
 int compactor_relieve(struct volume *volume);
+/* Empties segments of the volume until what is kept can be written, though closed streams have left
+ * some half empty. -ENOSPC: nothing more is to be won. */
+int compactor_make_kept_room(struct volume *volume);
 
 /* --- volume.c, create.c ----------------------------------------------------------------------- */
 
@@ -91,6 +94,8 @@ struct volumes {
 	_Atomic uint64_t losses; /* of all volumes, also of those that were closed */
 	struct compactor compactor;
 };
+
+enum relief { RELIEF_NONE, RELIEF_ASKED, RELIEF_VAIN };
 
 struct volume {
 	struct volumes *volumes;
@@ -108,9 +113,11 @@ struct volume {
 	_Atomic size_t pending; /* bytes of memory in overlays */
 	_Atomic bool orphans, trims; /* there may be marked inodes to work on */
 	_Atomic bool squeeze; /* too much is pending */
+	_Atomic int relief; /* enum relief: room for what is kept */
 	_Atomic bool giving_back; /* what these ask for is being done */
 	/* Bytes: what the header row counts, what overlays have, the most that both may be. */
 	_Atomic uint64_t committed, uncommitted, quota;
+	_Atomic uint64_t kept; /* bytes of both that are kept and not written yet */
 	_Atomic int trouble; /* why the last file that a commit worked on stays pending, or 0 */
 
 	pthread_mutex_t moving_lock;
@@ -162,7 +169,8 @@ void volume_turn_end(struct volume *volume);
 /*
  * Writes that are not in the environment yet: either the whole content of a small file, or pieces:
  * piece i holds the file's bytes from at[i] on, in extents[i]; sorted, not overlapping. A piece may
- * be a hole that was punched: it hides what is below, and takes it away when it is applied.
+ * be a hole that was punched: it hides what is below, and takes it away when it is applied; or
+ * space that is kept, as an extent of the environment may be.
  */
 struct overlay {
 	uint64_t *at;
@@ -191,6 +199,20 @@ struct progress {
 static inline bool is_hole(const struct extent *extent)
 {
 	return !extent->segment;
+}
+
+/* Neither a hole nor space that is kept. */
+static inline bool has_bytes(const struct extent *extent)
+{
+	return !is_hole(extent) && !is_kept(extent);
+}
+
+/* Whether one goes on where the other ends, and both may be one row. */
+static inline bool extents_join(const struct extent *before, const struct extent *after)
+{
+	return before->segment == after->segment &&
+	       before->offset + before->length == after->offset &&
+	       (!is_kept(after) || before->length + after->length <= EXTENT_MAX);
 }
 
 struct overlay *overlay_new(struct volume *volume);
@@ -301,6 +323,7 @@ struct change {
 	int64_t now;
 	struct header header;
 	uint64_t bytes; /* that the header counted when it began */
+	int64_t kept; /* bytes, more or fewer */
 	bool header_changed;
 	bool took; /* extents went away */
 	struct extent refers[32], releases[32];
@@ -424,7 +447,7 @@ struct look {
 };
 /* What lies from some byte on, up to `end`; two that follow each other may be of one kind. */
 struct stretch {
-	enum lies { LIES_HOLE, LIES_DATA } what;
+	enum lies { LIES_HOLE, LIES_KEPT, LIES_DATA } what;
 	uint64_t end;
 };
 int look_begin(struct volume_file *file, struct look *look);
@@ -440,8 +463,14 @@ void space_give(struct volume *volume, uint64_t bytes);
 uint64_t space_used(const struct volume *volume);
 /* How much of [from, to) takes space as it is. Locks the file. */
 int space_there(struct volume_file *file, uint64_t from, uint64_t to, uint64_t *bytes);
+/* Whether byte `from` lies in space that is kept, and up to where, `to` at most, the next ones do
+ * as well, or do not either. Locks the file. */
+int space_kept(struct volume_file *file, uint64_t from, uint64_t to, bool *kept, uint64_t *end);
 /* Has commits done, and deletions. True: these may yet make room for so many bytes more. */
 bool space_comes(struct volume *volume, uint64_t bytes);
+/* There is no segment for what goes into kept space: has room made. 0: try it again; -EAGAIN: it
+ * takes a while; -ENOSPC: there is none to be made. */
+int space_relieve(struct volume *volume);
 /* Reads the quota, when the volume is opened and when it has changed. */
 int space_load(struct volume *volume);
 
@@ -454,7 +483,8 @@ struct staging {
 	struct overlay *overlay;
 	const struct iovec *iov;
 	unsigned iov_count;
-	bool packed;
+	size_t skip; /* of what they hold */
+	unsigned flags; /* enum append_flags */
 	uint64_t limit;
 };
 int data_stage(
@@ -470,6 +500,8 @@ void file_touch(struct volume_file *file);
 /* Bytes of a file that stays small. -EDQUOT: more than `limit` would be used. */
 int file_write_inline(struct volume_file *file, size_t offset, const struct iovec *iov,
 	size_t length, uint64_t limit);
+/* Without the lock: the bytes of a small file become a piece, as those of larger ones are. */
+int file_leave_inline(struct volume_file *file, bool kill);
 /* Without the lock. In a transaction of its own, before the change: none lasts without it. -EAGAIN:
  * they are gone. */
 int file_take_privileges(struct volume_file *file);

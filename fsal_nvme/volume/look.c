@@ -13,6 +13,11 @@ static void cut(struct stretch *stretch, uint64_t end)
 		stretch->end = end;
 }
 
+static enum lies lies(const struct extent *extent)
+{
+	return is_hole(extent) ? LIES_HOLE : is_kept(extent) ? LIES_KEPT : LIES_DATA;
+}
+
 /* Whether the overlay has byte `at`: then the stretch is its. Else its end is cut to where the
  * overlay has something. */
 static bool stretch_of_overlay(const struct overlay *o, uint64_t at, struct stretch *stretch)
@@ -33,7 +38,7 @@ static bool stretch_of_overlay(const struct overlay *o, uint64_t at, struct stre
 		cut(stretch, o->at[i]);
 		return false;
 	}
-	stretch->what = is_hole(&o->extents[i]) ? LIES_HOLE : LIES_DATA;
+	stretch->what = lies(&o->extents[i]);
 	cut(stretch, o->at[i] + o->extents[i].length);
 	cut(stretch, o->limit);
 	return true;
@@ -60,7 +65,7 @@ static int stretch_of_environment(const struct look *look, uint64_t at, struct s
 		cut(stretch, found);
 		return 0;
 	}
-	stretch->what = LIES_DATA;
+	stretch->what = lies(&extent);
 	cut(stretch, found + extent.length);
 	cut(stretch, inode->trim);
 	return 0;

@@ -20,19 +20,25 @@ struct overlay *overlay_new(struct volume *volume)
 	return overlay;
 }
 
-/* Bytes that piece i takes. */
-static uint64_t piece_bytes(const struct overlay *overlay, unsigned i)
-{
-	return is_hole(&overlay->extents[i]) ? 0 : overlay->extents[i].length;
-}
-
 uint64_t overlay_takes(const struct overlay *overlay)
 {
 	uint64_t bytes = overlay->charged;
 
 	for (unsigned i = 0; i < overlay->count; i++)
-		bytes += piece_bytes(overlay, i);
+		bytes += is_hole(&overlay->extents[i]) ? 0 : overlay->extents[i].length;
 	return bytes;
+}
+
+/* What a piece, or part of one, has taken. */
+static void give_back(struct volume *volume, const struct extent *part)
+{
+	if (is_hole(part))
+		return;
+	space_give(volume, part->length);
+	if (!is_kept(part))
+		return;
+	pool_promise_end(volume->pool, part->length);
+	atomic_fetch_sub(&volume->kept, part->length);
 }
 
 void overlay_free(struct volume *volume, struct overlay *overlay)
@@ -41,7 +47,9 @@ void overlay_free(struct volume *volume, struct overlay *overlay)
 
 	if (!overlay)
 		return;
-	space_give(volume, overlay_takes(overlay));
+	for (unsigned i = 0; i < overlay->count; i++)
+		give_back(volume, &overlay->extents[i]);
+	space_give(volume, overlay->charged);
 	size += overlay->room * PIECE_BYTES + (overlay->bytes ? VOLUME_INLINE_MAX : 0);
 	atomic_fetch_sub(&volume->pending, size);
 	free(overlay->at);
@@ -54,9 +62,9 @@ static void abandon(struct volume *volume, const struct extent *extents, unsigne
 {
 	for (unsigned i = 0, next; i < count; i = next) {
 		next = i + 1;
-		if (is_hole(&extents[i]))
+		if (!has_bytes(&extents[i]))
 			continue;
-		while (next < count && !is_hole(&extents[next]))
+		while (next < count && has_bytes(&extents[next]))
 			next++;
 		atomic_fetch_add(&volume->generation, 1);
 		pool_abandon_extents(volume->pool, &extents[i], next - i);
@@ -201,8 +209,7 @@ static struct extent within(const struct overlay *overlay, unsigned i, uint64_t 
 static void give_up(struct volume *volume, const struct extent *part)
 {
 	abandon(volume, part, 1);
-	if (!is_hole(part))
-		space_give(volume, part->length);
+	give_back(volume, part);
 }
 
 /* Takes [from, to) out; returns the index where a piece for it belongs. */
@@ -238,8 +245,7 @@ static bool joins(
 {
 	const struct extent *before = &overlay->extents[i];
 
-	return piece_end(overlay, i) == at && before->segment == extent->segment &&
-	       before->offset + before->length == extent->offset;
+	return piece_end(overlay, i) == at && extents_join(before, extent);
 }
 
 void overlay_insert(
@@ -284,7 +290,7 @@ void overlay_advance(
 	for (unsigned i = 0; i < progress->applied; i++) {
 		struct extent rest;
 
-		space_give(volume, piece_bytes(overlay, i));
+		give_back(volume, &overlay->extents[i]);
 		if (piece_end(overlay, i) <= progress->limit)
 			continue;
 		rest = within(overlay, i, progress->limit, UINT64_MAX);
@@ -293,8 +299,9 @@ void overlay_advance(
 	if (progress->applied)
 		shift(overlay, progress->applied, -(int)progress->applied);
 	if (overlay->count && progress->to > overlay->at[0]) {
-		if (!is_hole(&overlay->extents[0]))
-			space_give(volume, progress->to - overlay->at[0]);
+		struct extent applied = within(overlay, 0, 0, progress->to);
+
+		give_back(volume, &applied);
 		behead(overlay, 0, progress->to);
 	}
 }
@@ -317,7 +324,7 @@ int overlays_settle(struct volume *volume,
 		const struct overlay *overlay = at(list, i);
 
 		for (unsigned k = 0; overlay && k < overlay->count; k++) {
-			if (!is_hole(&overlay->extents[k]))
+			if (has_bytes(&overlay->extents[k]))
 				all[to++] = overlay->extents[k];
 		}
 	}

@@ -128,8 +128,12 @@ static int map_environment(struct mapping *m, uint64_t to)
 		fill(m, NULL, found);
 		end = found + extent.length;
 		end = end < m->inode.trim ? end : m->inode.trim;
-		extent.length = (end < to ? end : to) - found;
-		r = map_extent(m, extent);
+		end = end < to ? end : to;
+		extent.length = end - found;
+		if (is_kept(&extent))
+			fill(m, NULL, end);
+		else
+			r = map_extent(m, extent);
 		if (r)
 			return r;
 	}
@@ -170,7 +174,7 @@ static int map_pieces(struct mapping *m, unsigned layer, const struct overlay *o
 			return r;
 		extent.offset += m->at - start;
 		extent.length = end - m->at;
-		if (is_hole(&extent))
+		if (!has_bytes(&extent))
 			fill(m, NULL, end);
 		else
 			r = map_extent(m, extent);

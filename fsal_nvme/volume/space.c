@@ -75,6 +75,43 @@ int space_there(struct volume_file *file, uint64_t from, uint64_t to, uint64_t *
 	return r;
 }
 
+static int kept_run(const struct look *look, uint64_t from, uint64_t to, bool *kept, uint64_t *end)
+{
+	*end = from;
+	while (*end < to) {
+		struct stretch stretch;
+		int r = look_stretch(look, *end, &stretch);
+
+		if (r)
+			return r;
+		if (*end == from)
+			*kept = stretch.what == LIES_KEPT;
+		if (*kept != (stretch.what == LIES_KEPT))
+			return 0;
+		*end = stretch.end < to ? stretch.end : to;
+	}
+	return 0;
+}
+
+int space_kept(struct volume_file *file, uint64_t from, uint64_t to, bool *kept, uint64_t *end)
+{
+	struct look look;
+	int r;
+
+	*kept = false;
+	*end = to;
+	if (!atomic_load(&file->volume->kept))
+		return 0;
+	pthread_mutex_lock(&file->lock);
+	r = look_begin(file, &look);
+	if (!r) {
+		r = kept_run(&look, from, to, kept, end);
+		look_end(&look);
+	}
+	pthread_mutex_unlock(&file->lock);
+	return r;
+}
+
 bool space_comes(struct volume *volume, uint64_t bytes)
 {
 	atomic_store(&volume->squeeze, true);
@@ -82,6 +119,20 @@ bool space_comes(struct volume *volume, uint64_t bytes)
 	return atomic_load(&volume->committed) + bytes <= atomic_load(&volume->quota) ||
 	       atomic_load(&volume->giving_back) || atomic_load(&volume->orphans) ||
 	       atomic_load(&volume->trims);
+}
+
+int space_relieve(struct volume *volume)
+{
+	int vain = RELIEF_VAIN, none = RELIEF_NONE;
+
+	if (atomic_compare_exchange_strong(&volume->relief, &vain, RELIEF_NONE))
+		return -ENOSPC;
+	atomic_compare_exchange_strong(&volume->relief, &none, RELIEF_ASKED);
+	background_kick(volume);
+	vain = RELIEF_VAIN;
+	if (atomic_compare_exchange_strong(&volume->relief, &vain, RELIEF_NONE))
+		return -ENOSPC;
+	return atomic_load(&volume->relief) == RELIEF_NONE ? 0 : -EAGAIN;
 }
 
 /* --- the quota -------------------------------------------------------------------------------- */

@@ -60,7 +60,7 @@ int volume_stage(struct volume *volume, struct volume_staged *staged, uint64_t o
 	struct iovec iov = {(void *)(uintptr_t)bytes, length};
 	struct staging staging = {.iov = &iov,
 		.iov_count = 1,
-		.packed = !offset && length == staged->size,
+		.flags = !offset && length == staged->size ? APPEND_PACKED : 0,
 		.limit = UINT64_MAX};
 	struct stage *stage;
 

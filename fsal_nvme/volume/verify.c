@@ -35,6 +35,10 @@ static int add_next(struct verify *verify, struct txn *view, struct round *round
 	uint64_t at;
 	int r = extent_next(verify->volume, view, round->next_ino, round->next_at, &at, &extent);
 
+	if (!r && is_kept(&extent)) {
+		round->next_at = at + extent.length;
+		return 0;
+	}
 	if (!r) {
 		if (extent.length > PART_MAX)
 			extent.length = PART_MAX;
@@ -174,6 +178,7 @@ struct tallies {
 	struct tally *slots;
 	uint64_t room, count; /* room: a power of two */
 	uint64_t wrong, seen;
+	uint64_t kept; /* bytes in no segment */
 };
 
 static struct tally *tally_of(struct tallies *t, uint64_t segment)
@@ -188,7 +193,8 @@ static struct tally *tally_of(struct tallies *t, uint64_t segment)
 
 static int tallies_grow(struct tallies *t)
 {
-	struct tallies wide = {.room = t->room ? 2 * t->room : 64, .count = t->count};
+	struct tallies wide = {
+		.room = t->room ? 2 * t->room : 64, .count = t->count, .kept = t->kept};
 
 	wide.slots = calloc(wide.room, sizeof(*wide.slots));
 	if (!wide.slots)
@@ -239,12 +245,30 @@ static int tally_all(struct volume *volume, struct txn *txn, struct tallies *t)
 		key_is_pair(found, ROW_EXTENT, &ino, &at)) {
 		if (extent_decode(row, at, &extent) || !extent.segment)
 			return row_is_bad(volume, ROW_EXTENT, ino);
-		r = tally(t, &extent);
+		if (is_kept(&extent))
+			t->kept += extent.length;
+		else
+			r = tally(t, &extent);
 		if (r)
 			return r;
 		at++;
 	}
 	return r == -ENOENT ? 0 : r;
+}
+
+/* What is kept for the volume against its extents. */
+static int check_kept(struct volume *volume, struct tallies *t)
+{
+	struct txn *view;
+	uint64_t bytes;
+	int r = view_begin(pool_env(volume->pool), &view);
+
+	if (r)
+		return r;
+	r = kept_get(view, volume->row.id, &bytes);
+	txn_abort(view);
+	t->wrong += bytes != t->kept;
+	return r;
 }
 
 /* In a transaction, where there may be one: nothing changes meanwhile. */
@@ -261,6 +285,8 @@ int volume_check_live(struct volume *volume, uint64_t *wrong)
 	r = tally_all(volume, txn, &t);
 	if (!r)
 		r = pool_each_segment(volume->pool, volume->row.id, compare, &t);
+	if (!r)
+		r = check_kept(volume, &t);
 	txn_abort(txn);
 	/* Extents in segments that the pool does not know of are wrong too. */
 	*wrong = t.wrong + (t.count - t.seen);

@@ -174,6 +174,21 @@ static int check_header(struct volume *volume)
 	return r;
 }
 
+static int load_kept(struct volume *volume)
+{
+	uint64_t bytes;
+	struct txn *view;
+	int r = view_begin(pool_env(volume->pool), &view);
+
+	if (r)
+		return r;
+	r = kept_get(view, volume->row.id, &bytes);
+	txn_abort(view);
+	if (!r)
+		atomic_store(&volume->kept, bytes);
+	return r;
+}
+
 /* --- opening ---------------------------------------------------------------------------------- */
 
 /* Under volumes->lock; links the volume in. */
@@ -195,6 +210,8 @@ static int open_row(struct volumes *volumes, const struct volume_row *row, struc
 	r = check_header(volume);
 	if (!r)
 		r = space_load(volume);
+	if (!r)
+		r = load_kept(volume);
 	if (r) {
 		volume_end_life(volume);
 		return r;

@@ -349,6 +349,17 @@ int volume_punch_with(struct volume_file *file, uint64_t offset, uint64_t length
 	const struct volume_write_options *options);
 
 /*
+ * Keeps space for bytes from `offset` on: writes there do not fail for want of it, or at the quota,
+ * the first time that each byte is written. What was not written yet is zeros, and the file is made
+ * as large as the range. As a write, it is seen at once and unstable until it is committed; then
+ * the space is kept until the bytes are written, cut off or punched. All of it or nothing: -ENOSPC,
+ * -EDQUOT. -EFBIG, -EROFS, -EISDIR, -EINVAL (no file), -ESTALE.
+ */
+int volume_allocate(struct volume_file *file, uint64_t offset, uint64_t length);
+int volume_allocate_with(struct volume_file *file, uint64_t offset, uint64_t length,
+	const struct volume_write_options *options);
+
+/*
  * A read, owned by the caller with its iovecs and memory until done(), which runs once, on an
  * engine thread or before volume_read() returns. May be called from an engine thread. result: 0,
  * -EIO, -ENOMEM, -ESTALE, -EISDIR, -EINVAL; then `bytes` were read from `offset` on: fewer than

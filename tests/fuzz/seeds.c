@@ -374,11 +374,13 @@ static void seed_volume_rows(void)
 		.xattr_values = 7};
 	struct inode node = {.type = VOLUME_BLOCK, .nlink = 1, .rdev = 5, .trim = TRIM_NONE};
 	struct entry entry = {.type = VOLUME_FILE, .ino = 9, .cookie = 12, .name = "model"};
-	struct extent extent = {1ull << 32 | 5, 4096, 5000};
+	struct extent extent = {1ull << 32 | 5, 4096, 5000}, kept = {SEGMENT_KEPT, 4096, 5000};
 	uint8_t row[ROW_LARGE];
 	struct key key;
 
 	save_row("header", ROW_HEADER, row, header_encode(&header, row));
+	header.features = FEATURE_KEPT;
+	save_row("header-kept", ROW_HEADER, row, header_encode(&header, row));
 	save_row("inode-file", ROW_INODE, row, inode_encode(&file, row));
 	save_row("inode-directory", ROW_INODE, row, inode_encode(&dir, row));
 	save_row("inode-attributes", ROW_INODE, row, inode_encode(&tagged, row));
@@ -386,6 +388,7 @@ static void seed_volume_rows(void)
 	save_row("name", ROW_NAME, row, entry_encode_name(&entry, row));
 	save_row("cookie", ROW_COOKIE, row, entry_encode_cookie(&entry, row));
 	save_row("extent", ROW_EXTENT, row, extent_encode(&extent, row));
+	save_row("extent-kept", ROW_EXTENT, row, extent_encode(&kept, row));
 	save_row("inline", ROW_INLINE, row, blob_encode("some bytes", 10, row));
 	save_row("target", ROW_TARGET, row, blob_encode("../a/target", 11, row));
 	save_row("attribute", ROW_ATTRIBUTE, row, attribute_encode("a value", 7, row));

@@ -230,16 +230,19 @@ static void full_sequences(void)
 		{"create a", "write a across rows", "fsync a"},
 		{"create a", "write a across rows", "fsync a", "link a b"},
 		{"create a", "write a behind a hole", "fsync a", "checkpoint"},
-		{"create a", "write a across rows", "close and open"}};
-	static const char *const full[] = {
-		"fill the pool", "unlink a in the full pool", "unlink what fills the pool"};
+		{"create a", "write a across rows", "close and open"}, {"create a", "allocate a"},
+		{"create a", "allocate a", "fsync a"},
+		{"create a", "write a behind a hole", "allocate a", "close and open"}};
+	static const char *const full[] = {"fill the pool",
+		"write a where space is kept, in the full pool", "unlink a in the full pool",
+		"unlink what fills the pool"};
 
 	for (unsigned i = 0; i < sizeof(beginnings) / sizeof(beginnings[0]); i++) {
 		struct sequence s = {0};
 
 		for (unsigned n = 0; n < 4 && beginnings[i][n]; n++)
 			s.op[s.length++] = (unsigned char)operation_find(beginnings[i][n]);
-		for (unsigned n = 0; n < 3; n++) {
+		for (unsigned n = 0; n < sizeof(full) / sizeof(full[0]); n++) {
 			s.op[s.length++] = (unsigned char)operation_find(full[n]);
 			run_sequence(&s);
 		}

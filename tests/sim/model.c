@@ -131,6 +131,24 @@ int model_punch(struct model *model, int name, uint32_t from, uint32_t to)
 	return rc;
 }
 
+int model_allocate(struct model *model, int name, uint32_t to)
+{
+	int rc;
+	struct version *version = version_add(model, name, &rc);
+
+	if (version && version->size < to)
+		version->size = to;
+	return rc;
+}
+
+int model_refuse(struct model *model, int name)
+{
+	int rc;
+
+	file_of(model, name, &rc);
+	return rc ? rc : model->sealed ? -EROFS : 0;
+}
+
 static void file_settle(struct model_file *file)
 {
 	struct version *last = now(file);

@@ -49,6 +49,10 @@ int model_create(struct model *model, int name);
 int model_mkdir(struct model *model, int name);
 int model_write(struct model *model, int name, uint32_t offset, const uint8_t *bytes, uint32_t n);
 int model_punch(struct model *model, int name, uint32_t from, uint32_t to);
+/* Zeros where nothing was written, and as large as the range. */
+int model_allocate(struct model *model, int name, uint32_t to);
+/* A write that is refused, where others would be taken. */
+int model_refuse(struct model *model, int name);
 int model_commit(struct model *model, int name);
 int model_truncate(struct model *model, int name, uint32_t size);
 int model_unlink(struct model *model, int name);

@@ -9,9 +9,12 @@
 
 #define DEVICE_SIZE (2u << 20)
 #define CACHE_SIZE (80u << 10) /* of blocks: some nine of them */
-#define WRITES_MAX 4 /* of a random sequence, and holes */
+#define WRITES_MAX 4 /* of a random sequence, holes, and space that is kept */
 #define PUNCH_FROM 1000 /* from a small file's bytes to the middle of what lies behind a hole */
 #define PUNCH_TO 41500
+#define KEPT_FROM 30000 /* space is kept from here on, also around what lies behind a hole, */
+#define KEPT_WRITE 52000 /* and from here on no other operation writes */
+#define KEPT_TO 64000
 #define CREATES_MAX 7
 #define ATTRIBUTE_MAX 2000 /* bytes */
 #define BULK_FILES 12
@@ -123,6 +126,63 @@ static int do_punch(struct run *run, int a, int b)
 	rc = volume_punch(file, PUNCH_FROM, PUNCH_TO - PUNCH_FROM);
 	volume_file_put(file);
 	return rc;
+}
+
+static int do_allocate(struct run *run, int a, int b)
+{
+	struct volume_file *file;
+	int rc = get_file(run, a, &file);
+
+	if (rc)
+		return rc;
+	rc = volume_allocate(file, KEPT_FROM, KEPT_TO - KEPT_FROM);
+	volume_file_put(file);
+	return rc;
+}
+
+/* The file ends where the range did: it was not cut since, and nothing is written there yet. */
+static int do_write_kept(struct run *run, int a, int b)
+{
+	struct volume_attributes found;
+	int rc = volume_lookup(run->volume, VOLUME_ROOT, names[a], &found);
+
+	if (rc || found.size != KEPT_TO)
+		return 0;
+	return write_at(run, a, KEPT_WRITE, KEPT_TO - KEPT_WRITE);
+}
+
+static int set_quota(struct run *run, const char *text)
+{
+	uint32_t id = volume_row(run->volume)->id;
+	struct txn *txn;
+	uint64_t lsn = 0;
+	int rc = txn_begin(run->pool, NULL, &txn);
+
+	if (rc)
+		return rc;
+	rc = property_set(txn, id, VOLUME_QUOTA_PROPERTY, text);
+	if (rc)
+		txn_abort(txn);
+	else
+		rc = durable(run, txn_commit(txn, &lsn), &lsn);
+	return rc ? rc : volumes_quota_changed(run->volumes, id);
+}
+
+/* Behind all that a file has. */
+static int do_write_over_quota(struct run *run, int a, int b)
+{
+	struct volume_file *file;
+	int rc = get_file(run, a, &file), back;
+
+	if (rc)
+		return rc;
+	volume_file_put(file);
+	rc = set_quota(run, "1");
+	if (!rc)
+		rc = write_at(run, a, 2 * MODEL_BYTES, 5000);
+	rc = rc == -EDQUOT ? 0 : rc ? rc : -EINVAL;
+	back = set_quota(run, "none");
+	return rc ? rc : back;
 }
 
 static int do_fsync(struct run *run, int a, int b)
@@ -409,6 +469,22 @@ static int m_punch(struct model *m, int a, int b, unsigned salt)
 {
 	return model_punch(m, a, PUNCH_FROM, PUNCH_TO);
 }
+static int m_allocate(struct model *m, int a, int b, unsigned salt)
+{
+	return model_allocate(m, a, KEPT_TO);
+}
+static int m_write_kept(struct model *m, int a, int b, unsigned salt)
+{
+	const struct model_file *file = m->name[a] < 0 ? NULL : &m->file[m->name[a]];
+
+	if (!file || file->version[file->versions - 1]->size != KEPT_TO)
+		return 0;
+	return model_write_at(m, a, KEPT_WRITE, KEPT_TO - KEPT_WRITE, salt);
+}
+static int m_write_over_quota(struct model *m, int a, int b, unsigned salt)
+{
+	return model_refuse(m, a);
+}
 static int m_fsync(struct model *m, int a, int b, unsigned salt)
 {
 	return model_commit(m, a);
@@ -473,6 +549,8 @@ const struct operation operations[] = {
 	{"write a across rows", do_write_rows, model_write_rows, 0, 0, 1, 0},
 	{"write b across rows", do_write_rows, model_write_rows, 1, 0, 1, 0},
 	{"punch a", do_punch, m_punch, 0, 0, 1, 0},
+	{"allocate a", do_allocate, m_allocate, 0, 0, 1, 0},
+	{"write a over its quota", do_write_over_quota, m_write_over_quota, 0, 0, 1, 0},
 	{"fsync a", do_fsync, m_fsync, 0, 0, 1, 0},
 	{"fsync b", do_fsync, m_fsync, 1, 0, 1, 0},
 	{"shrink a", do_shrink, m_shrink, 0, 0, 1, 0},
@@ -482,6 +560,8 @@ const struct operation operations[] = {
 	{"unlink a", do_unlink, m_unlink, 0, 0, 1, 0},
 	{"unlink a while open", do_unlink_open, m_unlink, 0, 0, 1, 0},
 	{"fill the pool", do_fill, m_fill, 0, 0, FILL_STRIDE, MOMENT_FILLS},
+	{"write a where space is kept, in the full pool", do_write_kept, m_write_kept, 0, 0, 1,
+		MOMENT_FULL},
 	{"unlink a in the full pool", do_unlink, m_unlink, 0, 0, 1, MOMENT_FULL},
 	{"unlink what fills the pool", do_unlink_fill, m_fill, 0, 0, 1, MOMENT_FULL},
 	{"link a b", do_link, m_link, 0, 1, 1, 0},
@@ -635,7 +715,7 @@ static int adopt_name(struct run *run, struct model *model, int name)
 
 int run_adopt(struct run *run, struct model *model)
 {
-	int rc = 0;
+	int rc = set_quota(run, "none");
 
 	for (int i = 0; !rc && i < MODEL_NAMES; i++)
 		rc = adopt_name(run, model, i);
@@ -697,11 +777,11 @@ static uint64_t next_random(uint64_t *state)
 	return z ^ z >> 31;
 }
 
-/* A filled pool is emptied before anything else; a third of the sequences ends at each step. False:
- * the sequence has ended. */
+/* A filled pool is emptied before anything else; as many sequences end at each step. False: the
+ * sequence has ended. */
 static bool draw_filling(struct sequence *s, unsigned op, uint64_t *state)
 {
-	uint64_t end = next_random(state) % 4;
+	uint64_t end = next_random(state) % 5;
 
 	s->op[s->length++] = (unsigned char)op;
 	for (op = 0; end && op < operation_count; op++) {
@@ -723,14 +803,15 @@ void sequence_random(struct sequence *s, uint64_t *state)
 	while (s->length < 4 + next_random(state) % 10) {
 		unsigned op = next_random(state) % 4 ? next_random(state) % operation_count
 						     : next_random(state) % 2;
-		bool write = op >= 3 && op <= 7;
+		bool write = op >= 3 && op <= 8;
 
 		if (write && ++writes > WRITES_MAX)
 			continue;
 		if (operations[op].moment == MOMENT_FULL)
 			continue;
 		if (operations[op].moment == MOMENT_FILLS) {
-			if (next_random(state) % 8 == 0 && !draw_filling(s, op, state))
+			if (next_random(state) % 8 == 0 && !sequence_fills(s) &&
+				!draw_filling(s, op, state))
 				return;
 			continue;
 		}

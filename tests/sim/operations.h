@@ -72,7 +72,8 @@ int run_open(struct run *run);
 void run_crash(struct run *run);
 /* NULL: as the model says; else what is wrong. */
 const char *run_compare(struct run *run, const struct model *model);
-/* Makes the model what is there, after run_compare() found that it may be. 0, or an errno. */
+/* Makes the model what is there, after run_compare() found that it may be, and takes a quota away
+ * that a crash has left. 0, or an errno. */
 int run_adopt(struct run *run, struct model *model);
 /* Whatever fills the pool can be deleted. 0, or an errno. */
 int run_make_room(struct run *run);

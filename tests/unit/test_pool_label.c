@@ -192,7 +192,7 @@ static void a_look_that_fails_gives_no_slots_away(void **state)
 			struct segment *segment = NULL;
 
 			sim_fail_nth(f.engine, n, -EIO);
-			if (!segment_take(pool, 1, PURPOSE_IMAGE, true, &segment))
+			if (!segment_take(pool, 1, PURPOSE_IMAGE, 0, &segment))
 				segment_put(segment);
 			segment_restock(pool);
 			sim_fail_nth(f.engine, 0, 0);
