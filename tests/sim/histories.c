@@ -12,7 +12,8 @@
  * each cut. The same on a 2+2 pool, one operation shorter and a quarter as many at random, where up
  * to two die. Then, until `seconds` have passed since the start, more at random on both in turn: a
  * soak, which another seed makes another one. The run fails when an operation of the table never
- * succeeded. A failure prints the sequence, the cut, the devices that died and the seed.
+ * succeeded, or no image was written in full, or none as a delta. A failure prints the sequence,
+ * the cut, the devices that died and the seed.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -297,7 +298,7 @@ static int report(double began)
 
 	printf("%lu sequences, %lu cuts, %lu crash states in %.1f s: %.0f a second; --seed %llu\n",
 		sequences, cuts, states, took, (double)states / took, (unsigned long long)seed);
-	return operations_report();
+	return operations_report() | images_report();
 }
 
 int main(int argc, char **argv)

@@ -20,7 +20,7 @@
 #define BULK_FILES 12
 #define BULK_BYTES 2000
 #define LAST_BULK "bulk12"
-#define BULK_DELTAS 3
+#define BULK_DELTAS 4 /* as many as so small a pool takes */
 #define SEGMENTS_MAX 64
 #define FILL_STEP 16384
 #define FILL_STRIDE 61 /* of the hundreds of writes that fill a pool, each so manieth is a cut */
@@ -841,11 +841,15 @@ int operations_report(void)
 			never = 1;
 		}
 	}
-	if (!deltas || !full_images) {
-		printf("no %s was written\n", deltas ? "full image of a volume" : "delta");
-		never = 1;
-	}
 	return never;
+}
+
+int images_report(void)
+{
+	if (deltas && full_images)
+		return 0;
+	printf("no %s was written\n", deltas ? "full image of a volume" : "delta");
+	return 1;
 }
 
 /* --- the world --- */
@@ -876,11 +880,13 @@ static int make_bulk(struct run *run, unsigned number)
 }
 
 /*
- * The share has an image large enough for deltas to be worth while, and as many of these that the
- * next is the last before a full one: small histories have both.
+ * The share has an image large enough for deltas to be worth while, and all of these that there may
+ * be, or all but one: what the next checkpoint writes is a full one in one geometry, and a delta in
+ * the other.
  */
 static int make_parts(struct run *run)
 {
+	unsigned parts = geometry.parity == 1 ? BULK_DELTAS - 1 : BULK_DELTAS;
 	uint64_t lsn;
 	int rc = 0;
 
@@ -888,7 +894,7 @@ static int make_parts(struct run *run)
 		rc = make_bulk(run, i);
 	if (!rc)
 		rc = pool_checkpoint(run->pool);
-	for (unsigned i = 0; !rc && i < BULK_DELTAS; i++) {
+	for (unsigned i = 0; !rc && i < parts; i++) {
 		rc = make_bulk(run, BULK_FILES);
 		if (!rc)
 			rc = volume_unlink(

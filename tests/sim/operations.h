@@ -89,5 +89,7 @@ void sequence_print(const struct sequence *s);
 double seconds_now(void);
 /* Prints operations that never succeeded; 1 when there are any. */
 int operations_report(void);
+/* Says so when "checkpoint" has not written both deltas and full images; 1 then. */
+int images_report(void);
 
 #endif
