@@ -233,7 +233,8 @@ static void full_sequences(void)
 		{"create a", "write a behind a hole", "fsync a", "checkpoint"},
 		{"create a", "write a across rows", "close and open"}, {"create a", "allocate a"},
 		{"create a", "allocate a", "fsync a"},
-		{"create a", "write a behind a hole", "allocate a", "close and open"}};
+		{"create a", "write a behind a hole", "allocate a", "close and open"},
+		{"create a", "set an attribute of a", "remove the attribute of a"}};
 	static const char *const full[] = {"fill the pool",
 		"write a where space is kept, in the full pool", "unlink a in the full pool",
 		"unlink what fills the pool"};
