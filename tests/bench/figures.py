@@ -84,7 +84,9 @@ class Figure:
                 'millrace': self.side(0), 'beside': self.beside, 'other': self.side(1),
                 'note': self.note}
 
+    def number(self, value):
+        return f'{value / self.unit.scale:,.{self.unit.decimals}f}'
+
     def show(self, value):
-        unit = self.unit
-        gap = '' if unit.name.startswith('/') else ' '
-        return f'{value / unit.scale:,.{unit.decimals}f}{gap}{unit.name}'
+        gap = '' if self.unit.name.startswith('/') else ' '
+        return f'{self.number(value)}{gap}{self.unit.name}'

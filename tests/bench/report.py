@@ -24,7 +24,7 @@ def value(figure, side):
         return ''
     text = figure.show(side['median'])
     if side['min'] != side['max']:
-        text += f' ({figure.show(side["min"])} to {figure.show(side["max"])})'
+        text += f' ({figure.number(side["min"])} to {figure.number(side["max"])})'
     return text
 
 
