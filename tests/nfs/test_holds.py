@@ -349,7 +349,11 @@ def test_a_held_reply_becomes_an_error_when_the_journal_fails(breaking, disk, ch
         load.start(lambda n: CHANGES[change][0](load, n))
         load.wait_until_held(breaking)
         disk.fail()
-    assert set(load.statuses()) == {IO}
+    statuses = set(load.statuses())
+    if change == 'stable write':  # who is told to come again is refused when he does
+        statuses = (statuses - {DELAY}) | {other.status(*CHANGES[change][0](load, n))
+                                           for n in load.numbers}
+    assert statuses == {IO}
     assert other.status(putfh(load.root), mkdir('later')) in (IO, ROFS)
     assert other.status(putfh(load.root), getattr_(MODE)) == OK
     with pytest.raises(RuntimeError, match='stopped with exit 1'):
