@@ -255,6 +255,7 @@ int pool_checkpoint(struct pool *pool)
 	checkpoint_measure(pool); /* for deltas */
 	rc = checkpoint_locked(pool);
 	checkpoint_measure(pool);
+	atomic_store(&pool->image_taken, 0);
 	txn_urgent_end();
 	pthread_mutex_unlock(&pool->maintain_lock);
 	return rc;
@@ -275,6 +276,7 @@ int pool_seal(struct pool *pool, uint32_t volume)
 		rc = checkpoint_volume(pool, env, true);
 	if (rc)
 		env_clear_sealed(env);
+	atomic_store(&pool->image_taken, 0);
 	txn_urgent_end();
 	pthread_mutex_unlock(&pool->maintain_lock);
 	env_put(env);

@@ -595,6 +595,7 @@ struct pool {
 	uint64_t checkpoint_after, checkpoint_pause, checkpoint_left;
 	_Atomic uint64_t kept, promised; /* bytes, for volumes; as their rows say, or soon will */
 	_Atomic unsigned kept_volumes;
+	_Atomic uint64_t image_taken; /* segments, by the checkpoint under way */
 	struct image_row durable_root; /* as all devices have it; label.root may be a later one;
 					  maintain_lock */
 	uint64_t largest_image; /* bytes, of those of volumes that may be changed; maintain_lock */

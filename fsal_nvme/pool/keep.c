@@ -7,13 +7,14 @@
  * the transactions that change what they are kept for: after a crash both agree. What was accepted
  * and is not committed yet is promised, in memory. All other data leaves alone as many segments as
  * both may need, when it takes one and when it is appended to one that it has; appends into what is
- * kept find these. They come a little more often than bytes have to be counted: one segment in 32,
- * and one for each volume, for what closing a stream leaves empty and for the metadata of what is
- * written.
+ * kept find these. They come more often than bytes have to be counted: one segment in
+ * SPARE_PART, one for each volume and SPARE_LEAST are for what closing a stream leaves empty and
+ * for the metadata of what is written.
  */
 #include "pool/env.h"
 
-#define SPARE_PART 32u
+#define SPARE_PART 16u
+#define SPARE_LEAST 3u
 
 static struct bytes kept_key(uint8_t key[5], uint32_t volume)
 {
@@ -67,7 +68,7 @@ uint64_t kept_segments(struct pool *pool)
 
 	if (!bytes || !size)
 		return 0;
-	return (bytes - 1) / size + 1 + bytes / SPARE_PART / size +
+	return (bytes - 1) / size + 1 + bytes / SPARE_PART / size + SPARE_LEAST +
 	       atomic_load(&pool->kept_volumes);
 }
 

@@ -451,6 +451,7 @@ uint64_t segment_reserve(struct pool *pool)
  * need, the images nothing. */
 int64_t segments_left(struct pool *pool, enum segment_purpose purpose, unsigned flags)
 {
+	uint64_t left = place_capacity(pool) + segment_stock(pool);
 	uint64_t kept = flags & APPEND_RESERVED ? atomic_load(&pool->image_segments)
 						: segment_reserve(pool);
 
@@ -458,7 +459,10 @@ int64_t segments_left(struct pool *pool, enum segment_purpose purpose, unsigned 
 		kept += kept_segments(pool);
 	if (purpose != PURPOSE_DATA)
 		return INT64_MAX;
-	return (int64_t)(place_capacity(pool) + segment_stock(pool)) - (int64_t)kept;
+	/* What a checkpoint has taken is of what the images need. */
+	if (flags & APPEND_KEPT)
+		left += atomic_load(&pool->image_taken);
+	return (int64_t)left - (int64_t)kept;
 }
 
 uint64_t segment_compaction_room(struct pool *pool)
@@ -496,6 +500,8 @@ int segment_take(struct pool *pool, uint32_t volume, enum segment_purpose purpos
 		return rc;
 	if (segments_left(pool, purpose, flags) < 0)
 		return give_back(pool, *segment);
+	if (purpose == PURPOSE_IMAGE)
+		atomic_fetch_add(&pool->image_taken, 1);
 	pthread_mutex_lock(&(*segment)->lock);
 	(*segment)->row.volume = volume;
 	(*segment)->row.purpose = (uint8_t)purpose;

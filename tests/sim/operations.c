@@ -781,7 +781,7 @@ static uint64_t next_random(uint64_t *state)
  * sequence has ended. */
 static bool draw_filling(struct sequence *s, unsigned op, uint64_t *state)
 {
-	uint64_t end = next_random(state) % 5;
+	uint64_t end = next_random(state) % 6;
 
 	s->op[s->length++] = (unsigned char)op;
 	for (op = 0; end && op < operation_count; op++) {
@@ -810,7 +810,7 @@ void sequence_random(struct sequence *s, uint64_t *state)
 		if (operations[op].moment == MOMENT_FULL)
 			continue;
 		if (operations[op].moment == MOMENT_FILLS) {
-			if (next_random(state) % 8 == 0 && !sequence_fills(s) &&
+			if (next_random(state) % 3 == 0 && !sequence_fills(s) &&
 				!draw_filling(s, op, state))
 				return;
 			continue;
