@@ -159,6 +159,8 @@ int env_describe(struct pool *pool, uint32_t volume, struct image *image, bool *
 	if (rc)
 		return rc;
 	rc = volume_row_get(view, volume, &row);
+	if (!rc && row.destroying)
+		rc = -ENOENT; /* some of its image may have gone */
 	if (!rc)
 		rc = env_find_image(view, volume, image);
 	if (!rc)

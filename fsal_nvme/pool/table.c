@@ -458,16 +458,32 @@ static void volume_gone(struct txn_hook *hook, uint64_t lsn)
 	free(gone);
 }
 
-static int forget_row(struct txn *txn, uint32_t id)
+static int note_gone(struct txn *txn, uint32_t id)
 {
 	struct gone_hook *gone = malloc(sizeof(*gone));
-	uint8_t key[5];
 
 	if (!gone)
 		return -ENOMEM;
 	*gone = (struct gone_hook){{.run = volume_gone}, txn_pool(txn), id};
 	txn_on_end(txn, &gone->hook);
-	return txn_delete(txn, own(txn), row_key(key, id));
+	return 0;
+}
+
+/* From here on it has no environment, in memory or at the next opening. */
+static int mark_row(struct txn *txn, struct volume_row *row)
+{
+	int rc = note_gone(txn, row->id);
+
+	row->destroying = true;
+	return rc ? rc : volume_row_put(txn, row);
+}
+
+static int forget_row(struct txn *txn, uint32_t id)
+{
+	uint8_t key[5];
+	int rc = note_gone(txn, id);
+
+	return rc ? rc : txn_delete(txn, own(txn), row_key(key, id));
 }
 
 int volume_row_delete(struct txn *txn, uint32_t id)
@@ -480,8 +496,7 @@ int volume_row_delete(struct txn *txn, uint32_t id)
 	if (!row.destroying) {
 		if (!room_for(txn, 0))
 			return -EAGAIN;
-		row.destroying = true;
-		rc = volume_row_put(txn, &row);
+		rc = mark_row(txn, &row);
 	}
 	if (!rc)
 		rc = kept_forget(txn, id);

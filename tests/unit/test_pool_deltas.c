@@ -237,6 +237,84 @@ static void test_a_volume_is_destroyed(void **state)
 	scene_free(&s);
 }
 
+static void set_properties(struct pool *pool, uint32_t volume)
+{
+	struct txn *txn;
+	uint64_t lsn;
+	char name[8];
+
+	assert_int_equal(txn_begin(pool, NULL, &txn), 0);
+	for (unsigned i = 0; i < 8; i++) {
+		snprintf(name, sizeof(name), "q%u", i);
+		assert_int_equal(property_set(txn, volume, name, "1"), 0);
+	}
+	assert_int_equal(txn_commit(txn, &lsn), 0);
+}
+
+/* Leaves the transaction so much room. */
+static void use_up_room(struct txn *txn, size_t leave)
+{
+	static const uint8_t bytes[3000];
+	struct env *own = pool_env(txn_pool(txn));
+
+	for (unsigned i = 0; txn_room(txn) > leave + 40; i++) {
+		size_t length = txn_room(txn) - leave - TXN_CHANGE_OVERHEAD - 7;
+		char key[16];
+
+		snprintf(key, sizeof(key), "~%06u", i);
+		assert_int_equal(txn_put(txn, own, (struct bytes){key, 7},
+					 (struct bytes){bytes, length < 3000 ? length : 3000}),
+			0);
+	}
+}
+
+/* The first step of a deletion ends anywhere: what is left of the image is nobody's any more, and
+ * what the journal has for the volume neither. Returns whether there are more steps. */
+static bool delete_in_steps(struct scene *s, size_t leave)
+{
+	struct txn *txn;
+	uint64_t lsn;
+	int rc;
+
+	scene_make(s, 64 << 20);
+	change_and_checkpoint(s, 1, 1);
+	set_properties(s->pool, s->volume);
+	assert_int_equal(change(s->pool, s->env, 2, false), 0);
+	assert_int_equal(parts(s->env), 2);
+	env_put(s->env);
+	assert_int_equal(txn_begin(s->pool, NULL, &txn), 0);
+	use_up_room(txn, leave);
+	rc = volume_row_delete(txn, s->volume);
+	assert_true(!rc || rc == -EAGAIN);
+	assert_int_equal(txn_commit(txn, &lsn), 0);
+	assert_int_equal(pool_sync(s->pool, lsn), 0);
+	return rc;
+}
+
+static void test_a_deletion_is_cut_short(void **state)
+{
+	unsigned cut = 0;
+
+	for (size_t leave = 5200; leave > 4096; leave -= 16) {
+		bool checkpointed = leave % 32 == 0;
+		struct scene s;
+
+		if (delete_in_steps(&s, leave)) {
+			cut++;
+			if (checkpointed)
+				assert_int_equal(pool_checkpoint(s.pool), 0);
+			s.pool = crash(&s.f, s.pool);
+			assert_int_equal(env_get(s.pool, s.volume, &s.env), -ENOENT);
+			delete_volume(s.pool, s.volume);
+		}
+		assert_int_equal(pool_maintain(s.pool), 0);
+		assert_int_equal(image_segments(s.pool), s.pool->label.root_segment_count);
+		close_pool(s.pool);
+		fixture_free(&s.f);
+	}
+	assert_true(cut >= 20);
+}
+
 /* --- room ---------------------------------------------------------------------------------------
  */
 
@@ -405,6 +483,7 @@ int main(void)
 		cmocka_unit_test(test_a_crash_before_a_delta),
 		cmocka_unit_test(test_a_volume_is_sealed),
 		cmocka_unit_test(test_a_volume_is_destroyed),
+		cmocka_unit_test(test_a_deletion_is_cut_short),
 		cmocka_unit_test(test_deltas_of_many_volumes),
 		cmocka_unit_test(test_deltas_of_a_large_volume),
 		cmocka_unit_test(test_a_full_pool),
