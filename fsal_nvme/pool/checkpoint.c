@@ -51,6 +51,8 @@ static int put_part(struct txn *txn, struct env *env, const struct image_row *pa
 	int rc = volume_row_get(txn, volume, &row); /* it may be gone by now */
 
 	env_image(env, &known);
+	if (!rc && row.destroying)
+		rc = -ENOENT;
 	if (!rc)
 		rc = env_find_image(txn, volume, old);
 	if (rc)
@@ -82,6 +84,17 @@ static void note_recorded(
 		atomic_store(&pool->images_known, false);
 }
 
+/* What it had is there again for those after it, and no more of what was set aside for images. */
+static void free_replaced(struct pool *pool, const struct image *old)
+{
+	uint64_t taken = atomic_load(&pool->image_taken), had = image_delta_segments(pool, old);
+
+	if (old->count)
+		had += image_part_segments(pool, &old->parts[0]);
+	image_free(pool, old);
+	atomic_store(&pool->image_taken, taken > had ? taken - had : 0);
+}
+
 /* Records a part that was written as the newest of the volume's image; a full one frees those
  * before. Durable on return. */
 static int record_part(struct pool *pool, struct env *env, const struct image_row *part, bool seal)
@@ -105,7 +118,7 @@ static int record_part(struct pool *pool, struct env *env, const struct image_ro
 	note_recorded(pool, &old, part, seal);
 	rc = pool_sync(pool, lsn);
 	if (!rc && part->kind == IMAGE_FULL)
-		image_free(pool, &old);
+		free_replaced(pool, &old);
 	return rc;
 }
 
