@@ -46,6 +46,44 @@ static bool is_candidate(struct pool *pool, struct segment *s, uint32_t volume, 
 	return good;
 }
 
+/* How many from list[0] on are of one volume. */
+static unsigned same_volume(const struct candidate *list, unsigned count)
+{
+	unsigned n = 1;
+
+	while (n < count && list[n].volume == list[0].volume)
+		n++;
+	return n;
+}
+
+static bool may_change(struct txn *view, uint32_t volume)
+{
+	struct volume_row row;
+
+	return !volume_row_get(view, volume, &row) && !row.sealed && !row.destroying;
+}
+
+/* Nothing in a sealed volume can be moved. */
+static int leave_sealed(struct pool *pool, struct candidate *list, unsigned *count)
+{
+	unsigned all = *count;
+	struct txn *view;
+	int rc = view_begin(pool_env(pool), &view);
+
+	*count = 0;
+	if (rc)
+		return rc;
+	for (unsigned i = 0, n; i < all; i += n) {
+		n = same_volume(list + i, all - i);
+		if (!may_change(view, list[i].volume))
+			continue;
+		memmove(list + *count, list + i, n * sizeof(*list));
+		*count += n;
+	}
+	txn_abort(view);
+	return 0;
+}
+
 static int gather(struct pool *pool, uint32_t volume, unsigned percent, struct candidate **list,
 	unsigned *count)
 {
@@ -59,17 +97,7 @@ static int gather(struct pool *pool, uint32_t volume, unsigned percent, struct c
 	if (!*list)
 		return -ENOMEM;
 	qsort(*list, *count, sizeof(**list), compare);
-	return 0;
-}
-
-/* How many from list[0] on are of one volume. */
-static unsigned same_volume(const struct candidate *list, unsigned count)
-{
-	unsigned n = 1;
-
-	while (n < count && list[n].volume == list[0].volume)
-		n++;
-	return n;
+	return leave_sealed(pool, *list, count);
 }
 
 /* What emptying some of a volume's candidates takes and gives. */

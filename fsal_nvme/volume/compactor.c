@@ -87,8 +87,8 @@ static int carry_out(struct volumes *volumes, const struct compaction_plan *plan
 	return r ? r : closed;
 }
 
-/* Of all volumes, or only one. 1: a plan was carried out, or its volume rests; 0: there is none.
- * -ECANCELED, or the pool's failure. */
+/* Of all volumes, or only one. 1: a plan was carried out; 2: it was in vain, and its volume rests;
+ * 0: there is none. -ECANCELED, or the pool's failure. */
 static int compact_next(struct volumes *volumes, struct compact_memory *memory, struct volume *only,
 	unsigned percent, const struct compact_pace *pace)
 {
@@ -109,9 +109,10 @@ static int compact_next(struct volumes *volumes, struct compact_memory *memory, 
 		return -ECANCELED;
 	if (pool_waste(volumes->pool, plan.volume, &after))
 		return -ENOMEM;
-	if (r || after + plan.gain / 2 > before)
-		rest(memory, plan.volume, after);
-	return 1;
+	if (!r && after + plan.gain / 2 <= before)
+		return 1;
+	rest(memory, plan.volume, after);
+	return 2;
 }
 
 static uint64_t space_left(struct pool *pool)
@@ -130,7 +131,7 @@ static int make_room(struct volumes *volumes, struct volume *only, unsigned perc
 	struct compact_memory memory = {.count = 0};
 	int r = 1;
 
-	while (r == 1 && (after < before || after - before < bytes)) {
+	while (r > 0 && (after < before || after - before < bytes)) {
 		r = compact_next(volumes, &memory, only, percent, NULL);
 		after = space_left(volumes->pool);
 	}
@@ -149,14 +150,42 @@ int volumes_compact(struct volumes *volumes, unsigned percent, uint64_t bytes, u
 	return make_room(volumes, NULL, percent, bytes, won);
 }
 
+/* Commits do not wait for the end: the thread that moves the bytes is the one that makes them. */
+static int commit_between(void *data, uint64_t bytes)
+{
+	struct volume *volume = data;
+	bool stop;
+
+	commit_run(volume);
+	pthread_mutex_lock(&volume->work_lock);
+	stop = volume->stop;
+	pthread_mutex_unlock(&volume->work_lock);
+	return stop ? -ECANCELED : 0;
+}
+
+/* The thread for all volumes may have what there is to be won in hand. */
+static bool is_at_work(struct compactor *c)
+{
+	bool busy;
+
+	pthread_mutex_lock(&c->lock);
+	busy = c->busy;
+	pthread_mutex_unlock(&c->lock);
+	return busy;
+}
+
 int compactor_make_kept_room(struct volume *volume)
 {
+	const struct compact_pace pace = {commit_between, volume};
 	struct compact_memory memory = {.count = 0};
+	bool others = false;
 	int r = 1;
 
-	while (r == 1 && !pool_has_room(volume->pool, APPEND_KEPT))
-		r = compact_next(volume->volumes, &memory, volume, 100, NULL);
-	return pool_has_room(volume->pool, APPEND_KEPT) ? 0 : r < 0 ? r : -ENOSPC;
+	while (r > 0 && !pool_has_room(volume->pool, APPEND_KEPT)) {
+		others = is_at_work(&volume->volumes->compactor);
+		r = compact_next(volume->volumes, &memory, volume, 100, &pace);
+	}
+	return others || pool_has_room(volume->pool, APPEND_KEPT) ? 0 : r < 0 ? r : -ENOSPC;
 }
 
 int compactor_relieve(struct volume *volume)
@@ -172,6 +201,7 @@ int compactor_relieve(struct volume *volume)
 	pthread_mutex_lock(&c->lock);
 	running = c->running;
 	c->kicked = true;
+	c->urgent = true;
 	pthread_cond_broadcast(&c->changed);
 	pthread_mutex_unlock(&c->lock);
 	return running ? 0 : volume_make_room(volume, percent, wanted, NULL);
