@@ -82,11 +82,20 @@ bool pool_has_room(struct pool *pool, unsigned flags)
 	return segments_left(pool, PURPOSE_DATA, flags) > 0;
 }
 
+/* A promise that cannot be made is not counted even for a moment, which others would notice. */
+static bool may_fit(struct pool *pool, uint64_t bytes)
+{
+	uint64_t size = pool_segment_bytes(pool);
+	int64_t left = segments_left(pool, PURPOSE_DATA, 0);
+
+	return !bytes || (size && left >= 0 && bytes / size <= (uint64_t)left);
+}
+
 int pool_promise(struct pool *pool, uint64_t bytes)
 {
 	if (pool->read_only)
 		return -EROFS;
-	if (bytes > PROMISE_MAX)
+	if (bytes > PROMISE_MAX || !may_fit(pool, bytes))
 		return -ENOSPC;
 	atomic_fetch_add(&pool->promised, bytes);
 	if (!bytes || segments_left(pool, PURPOSE_DATA, 0) >= 0)
@@ -109,12 +118,16 @@ struct kept_hook {
 	unsigned volumes;
 };
 
-/* Abandoned: taken back. */
+/* What is let go counts from the start, and again when that is abandoned; what is kept from the end
+ * on, since it is promised until then. */
 static void kept_end(struct txn_hook *hook, uint64_t lsn)
 {
 	struct kept_hook *kept = (struct kept_hook *)hook;
+	bool more = (int64_t)kept->bytes > 0;
 
-	if (!lsn)
+	if (lsn && more)
+		count(kept->pool, kept->bytes, kept->volumes);
+	if (!lsn && !more)
 		count(kept->pool, -kept->bytes, -kept->volumes);
 	free(kept);
 }
@@ -142,7 +155,8 @@ int txn_keep(struct txn *txn, uint32_t volume, int64_t change)
 		.pool = txn_pool(txn),
 		.bytes = (uint64_t)change,
 		.volumes = (before + (uint64_t)change != 0) - (unsigned)(before != 0)};
-	count(hook->pool, hook->bytes, hook->volumes);
+	if (change < 0)
+		count(hook->pool, hook->bytes, hook->volumes);
 	txn_on_end(txn, &hook->hook);
 	return kept_put(txn, volume, before + (uint64_t)change);
 }

@@ -68,27 +68,30 @@ static int stage_some(struct volume *volume, const struct staging *s, uint64_t o
 }
 
 /* Where segments are tiny a piece may lie in more of them than one append tells: smaller pieces. */
-static int stage_all(struct volume *volume, const struct staging *s, uint64_t offset, size_t length)
+static int stage_all(struct volume *volume, const struct staging *s, uint64_t offset, size_t length,
+	size_t *staged)
 {
-	size_t done = 0, most = APPEND_MAX;
+	size_t most = APPEND_MAX;
 	int r = 0;
 
-	while (!r && done < length) {
+	*staged = 0;
+	while (!r && *staged < length) {
 		struct iovec slice[APPEND_IOVECS];
-		size_t left = length - done, given;
+		size_t left = length - *staged, given;
 		unsigned count;
 
-		given = iov_slice(s->iov, s->iov_count, s->skip + done, left < most ? left : most,
-			slice, APPEND_IOVECS, &count);
+		given = iov_slice(s->iov, s->iov_count, s->skip + *staged,
+			left < most ? left : most, slice, APPEND_IOVECS, &count);
 		if (!given)
 			return -EINVAL;
-		r = stage_some(volume, s, offset + done, slice, count, given);
+		r = stage_some(volume, s, offset + *staged, slice, count, given);
 		if (r == -E2BIG && most > BLOCK_SIZE) {
 			most /= 2;
 			r = 0;
 			continue;
 		}
-		done += given;
+		if (!r)
+			*staged += given;
 	}
 	return r;
 }
@@ -96,14 +99,13 @@ static int stage_all(struct volume *volume, const struct staging *s, uint64_t of
 /* After a failure the overlay has some of it. */
 int data_stage(struct volume *volume, const struct staging *s, uint64_t offset, size_t length)
 {
-	uint64_t before = overlay_takes(s->overlay);
+	size_t staged;
 	int r = space_take(volume, length, s->limit);
 
 	if (r)
 		return r;
-	r = stage_all(volume, s, offset, length);
-	if (r)
-		space_give(volume, length - (overlay_takes(s->overlay) - before));
+	r = stage_all(volume, s, offset, length, &staged);
+	space_give(volume, length - staged); /* pieces that these replace gave theirs back */
 	return r;
 }
 
@@ -294,7 +296,7 @@ static int writing_append_new(struct writing *w)
 		bool kept;
 
 		r = space_kept(w->file, at, w->offset + w->length, &kept, &end);
-		w->kept |= kept;
+		w->kept = kept; /* of the run that fails, if one does */
 		s.flags = kept ? APPEND_KEPT : is_whole_file(w) ? APPEND_PACKED : 0;
 		s.limit = kept ? UINT64_MAX : writing_limit(w);
 		if (!r)

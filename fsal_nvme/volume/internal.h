@@ -218,8 +218,6 @@ static inline bool extents_join(const struct extent *before, const struct extent
 struct overlay *overlay_new(struct volume *volume);
 /* Abandons its extents, frees it. NULL is allowed. */
 void overlay_drop(struct volume *volume, struct overlay *overlay);
-/* Bytes of space that it has taken. */
-uint64_t overlay_takes(const struct overlay *overlay);
 /* Frees it: its extents belong to the environment, or to another overlay. */
 void overlay_free(struct volume *volume, struct overlay *overlay);
 /* Makes room for `more` calls of overlay_insert(). */

@@ -20,15 +20,6 @@ struct overlay *overlay_new(struct volume *volume)
 	return overlay;
 }
 
-uint64_t overlay_takes(const struct overlay *overlay)
-{
-	uint64_t bytes = overlay->charged;
-
-	for (unsigned i = 0; i < overlay->count; i++)
-		bytes += is_hole(&overlay->extents[i]) ? 0 : overlay->extents[i].length;
-	return bytes;
-}
-
 /* What a piece, or part of one, has taken. */
 static void give_back(struct volume *volume, const struct extent *part)
 {
