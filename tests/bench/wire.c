@@ -15,7 +15,8 @@
 #include "wire_code.h"
 
 #define PROGRAM 100003u
-#define RECORD_MAX (2u << 20)
+#define MIB (1u << 20) /* the largest WRITE */
+#define RECORD_MAX (2 * MIB)
 #define LAST_FRAGMENT 0x80000000u
 #define WAIT_NS 1000000 /* before a compound that was answered "later" is sent again */
 
@@ -333,7 +334,7 @@ static void create_session(struct wire *wire)
 {
 	struct slot *slot = &wire->slots[0];
 	struct reply reply;
-	uint32_t slots;
+	uint32_t request, slots;
 
 	call_head(slot);
 	put_operation(slot, OP_CREATE_SESSION);
@@ -347,8 +348,12 @@ static void create_session(struct wire *wire)
 	put_u32(slot, 0);
 	exchange_bare(slot, OP_CREATE_SESSION, &reply);
 	memcpy(wire->session, get_bytes(&reply, 16), 16);
-	get_bytes(&reply, 8 + 20);
+	get_bytes(&reply, 8 + 4);
+	request = get_u32(&reply);
+	get_bytes(&reply, 12);
 	slots = get_u32(&reply);
+	if (request < CALL_MAX + MIB)
+		fail("the server takes no more bytes at a time than", request);
 	if (slots < wire->slot_count)
 		fail("the server's sessions have no more slots than", slots);
 	call_begin(slot);

@@ -131,6 +131,8 @@ NFS_CORE_PARAM {{
     Enable_NLM = false;
     Enable_RQUOTA = false;
     allow_set_io_flusher_fail = true;
+    MaxRPCSendBufferSize = 2097152;
+    MaxRPCRecvBufferSize = 2097152;
 }}
 NFSv4 {{
     Minor_Versions = 1, 2;
