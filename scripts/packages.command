@@ -3,5 +3,6 @@
 bash
 mandoc
 python3-jsonschema
+python3-pytest-xdist
 systemd
 util-linux

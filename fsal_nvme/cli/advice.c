@@ -233,19 +233,23 @@ static void advise_space(struct advice *a)
 {
 	const struct pool_status *s = a->status;
 	uint64_t total = s->usable > s->reserve ? s->usable - s->reserve : 0;
-	uint64_t left = total > s->used ? total - s->used : 0;
-	char text[2][16];
+	uint64_t taken = s->used + s->kept, left = total > taken ? total - taken : 0;
+	char kept[64] = "", text[3][16];
 
 	/* Where nothing can be written there is no free space to speak of. */
 	if (s->device_count - a->away <= s->summary.parity ||
-		(total && s->used <= total / 100 * FULL_PERCENT))
+		(total && taken <= total / 100 * FULL_PERCENT))
 		return;
+	if (s->kept)
+		snprintf(kept, sizeof(kept), "; %s are kept for files that may still use them",
+			bytes_text(s->kept, text[2], sizeof(text[2])));
 	if (left)
-		what(a, "the pool is nearly full: %s of %s are free",
+		what(a, "the pool is nearly full: %s of %s are free%s",
 			bytes_text(left, text[0], sizeof(text[0])),
-			bytes_text(total, text[1], sizeof(text[1])));
+			bytes_text(total, text[1], sizeof(text[1])), kept);
 	else
-		what(a, "the pool is full: nothing can be written, but files can be deleted");
+		what(a, "the pool is full: nothing new can be written, but files can be deleted%s",
+			kept);
 	next(a,
 		"`millrace dataset list %s` and `millrace share list %s` show what takes the "
 		"space: "

@@ -180,6 +180,9 @@ int server_path_check(const char *path, struct error *error);
 void server_log_path(const struct command *command, const char *pool, char path[4096]);
 /* The same in words, "see ...", for an admin. */
 void server_log_hint(const struct command *command, const char *pool, char *text, size_t size);
+/* Why a start failed that has written the log from `from` on; "" where it does not say: then the
+ * log is told as notes. */
+void server_log_reason(const char *path, off_t from, char *reason, size_t size);
 /* Writes RUN_DIR/POOL/ganesha.conf and fills its path. */
 int server_configure(struct command *command, const struct found_pool *found,
 	const struct server_place *place, char *path, size_t size);

@@ -6,6 +6,7 @@
  */
 #include <ctype.h>
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -220,6 +221,7 @@ static int watch(struct command *c, const struct watch *w)
 	bool more = true;
 	int rc = 0;
 
+	signal(SIGPIPE, SIG_DFL); /* no pool is open here: it ends with its reader */
 	while (!rc && more) {
 		json_decref(before);
 		before = totals;

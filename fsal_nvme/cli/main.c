@@ -110,9 +110,19 @@ static int finish(struct command *c, int rc)
 	if (c->engine)
 		engine_destroy(c->engine);
 	terminal_end(c->result);
+	signal(SIGPIPE, SIG_DFL); /* nothing is open any more: who does not read on ends it */
 	if (!c->answered)
 		output_print(c);
 	return exit_code;
+}
+
+/* Half an answer is none: a script would take it for all. */
+static int check_written(int exit_code)
+{
+	if (!fflush(stdout) && !ferror(stdout))
+		return exit_code;
+	fprintf(stderr, "millrace: stdout: not all of the answer could be written\n");
+	return exit_code ? exit_code : 1;
 }
 
 static int run_completion(struct command *c, int count, char **words)
@@ -136,11 +146,12 @@ int main(int argc, char **argv)
 		return run_completion(&command, argc - 2, argv + 2);
 	rc = command_parse(&command, argc, argv, &help, &noun);
 	if (!rc && help) {
+		signal(SIGPIPE, SIG_DFL);
 		help_print(stdout, command.verb, noun);
 	} else {
 		terminal_begin(command_json(&command));
 		rc = finish(&command, rc ? rc : run(&command));
 	}
 	clean_up(&command);
-	return rc;
+	return check_written(rc);
 }

@@ -22,7 +22,7 @@
 #include "cli/socket.h"
 
 #define STOP_SECONDS 120
-#define LOG_TAIL 16000 /* bytes */
+#define GIVE_UP_SECONDS 30 /* to end, for a server that did not come up: it drains for up to 20 */
 
 struct serving {
 	struct command *command;
@@ -104,7 +104,7 @@ static int configure(struct serving *s, struct found_pool *found)
 		cache_save(c, found, NULL);
 	if (lock >= 0)
 		close(lock);
-	return rc == -EAGAIN ? error_set(&c->error, -EBUSY, s->pool, "it is served already") : rc;
+	return rc == -EAGAIN ? error_set(&c->error, -EBUSY, s->pool, ALREADY_SERVED, s->pool) : rc;
 }
 
 static int prepare_paths(struct serving *s)
@@ -165,75 +165,11 @@ static int start_child(struct serving *s)
 	return 0;
 }
 
-/* "DATE : epoch ... :COMPONENT :LEVEL :text": the text, if it is of this level. */
-static const char *log_text(const char *line, const char *level)
-{
-	char mark[16];
-	const char *at;
-
-	snprintf(mark, sizeof(mark), " :%s :", level);
-	at = strstr(line, mark);
-	return at ? at + strlen(mark) : NULL;
-}
-
-/* The first line of the log that says what went wrong, and a warning right before it, which often
- * says why; those behind it follow from it. */
-static bool find_reason(char *text, char *reason, size_t size)
-{
-	const char *warning = NULL, *found = NULL;
-	char *line;
-
-	while (!found && (line = strsep(&text, "\n"))) {
-		found = log_text(line, "CRIT");
-		if (!found)
-			found = log_text(line, "FATAL");
-		if (!found)
-			warning = log_text(line, "WARN");
-	}
-	if (found)
-		snprintf(reason, size, "%.100s%s%.190s", warning ? warning : "",
-			warning ? ": " : "", found);
-	return found != NULL;
-}
-
-/* What this start has written last. */
-static void read_log(const struct serving *s, char text[LOG_TAIL + 1])
-{
-	int fd = open(s->log, O_RDONLY | O_CLOEXEC);
-	off_t end = fd < 0 ? 0 : lseek(fd, 0, SEEK_END), from = s->log_start;
-	ssize_t got = 0;
-
-	if (end - from > LOG_TAIL)
-		from = end - LOG_TAIL;
-	if (fd >= 0) {
-		got = pread(fd, text, LOG_TAIL, from);
-		close(fd);
-	}
-	text[got > 0 ? got : 0] = 0;
-}
-
-/* Why it ended, or, where the log does not say, the log as notes. */
-static void tell_log(struct serving *s, char *reason, size_t size)
-{
-	struct reporter *reporter = terminal_reporter();
-	char text[LOG_TAIL + 1], copy[LOG_TAIL + 1], *rest = text, *line;
-
-	read_log(s, text);
-	memcpy(copy, text, sizeof(copy));
-	reason[0] = 0;
-	if (find_reason(copy, reason, size))
-		return;
-	while ((line = strsep(&rest, "\n"))) {
-		if (*line)
-			reporter->note(reporter, line);
-	}
-}
-
 static int child_ended(struct serving *s, int status)
 {
 	char reason[300], how[40];
 
-	tell_log(s, reason, sizeof(reason));
+	server_log_reason(s->log, s->log_start, reason, sizeof(reason));
 	if (WIFSIGNALED(status))
 		snprintf(how, sizeof(how), "signal %d", WTERMSIG(status));
 	else
@@ -246,12 +182,18 @@ static int child_ended(struct serving *s, int status)
 static int give_up(struct serving *s, int code)
 {
 	char reason[300];
+	pid_t ended = 0;
 
 	kill(s->child, SIGTERM);
-	for (int i = 0; i < 100 && !waitpid(s->child, NULL, WNOHANG); i++)
+	for (int i = 0; !ended && i < GIVE_UP_SECONDS * 10; i++) {
 		usleep(100000);
-	kill(s->child, SIGKILL);
-	tell_log(s, reason, sizeof(reason));
+		ended = waitpid(s->child, NULL, WNOHANG);
+	}
+	if (!ended) {
+		kill(s->child, SIGKILL);
+		waitpid(s->child, NULL, 0);
+	}
+	server_log_reason(s->log, s->log_start, reason, sizeof(reason));
 	return error_set(&s->command->error, code, s->pool, "%s%s%s; its log is %s",
 		code == -EINTR ? "interrupted, and the server was stopped"
 			       : "the server did not come up in time and was stopped (see --wait)",
@@ -381,27 +323,44 @@ static int open_process(int socket)
 	return pidfd_open(peer.pid, 0);
 }
 
+/* Of what was told to end: 0, or not within STOP_SECONDS, or before the user has had enough. */
+static int wait_for_end(struct serving *s, int process)
+{
+	struct pollfd end = {.fd = process, .events = POLLIN};
+	struct reporter *reporter = terminal_reporter();
+	double deadline = seconds_now() + STOP_SECONDS;
+	char hint[300];
+
+	server_log_hint(s->command, s->pool, hint, sizeof(hint));
+	while (poll(&end, 1, 500) != 1) {
+		if (reporter->stopped(reporter))
+			return error_set(&s->command->error, -EINTR, s->pool,
+				"interrupted; its server was told to stop, and has not ended yet: "
+				"%s",
+				hint);
+		if (seconds_now() >= deadline)
+			return error_set(&s->command->error, -ETIMEDOUT, s->pool,
+				"its server has not ended within %u s: %s", STOP_SECONDS, hint);
+	}
+	return 0;
+}
+
 static int stop(struct serving *s)
 {
 	struct command *c = s->command;
-	struct pollfd process = {.events = POLLIN};
-	char hint[300];
-	int fd, rc = client_connect(c, s->pool, &fd, &c->error);
+	int process, fd, rc = client_connect(c, s->pool, &fd, &c->error);
 
 	if (rc == -ENOENT)
 		return error_set(&c->error, rc, s->pool, "it is not being served");
 	if (rc)
 		return rc;
-	process.fd = open_process(fd);
+	process = open_process(fd);
 	rc = client_call(c, fd, s->pool, c->verb, c->args, c->result, &c->error);
 	terminal_part("stop the server of", s->pool);
-	if (!rc && process.fd >= 0 && poll(&process, 1, STOP_SECONDS * 1000) == 0) {
-		server_log_hint(c, s->pool, hint, sizeof(hint));
-		rc = error_set(&c->error, -ETIMEDOUT, s->pool,
-			"its server has not ended within %u s: %s", STOP_SECONDS, hint);
-	}
-	if (process.fd >= 0)
-		close(process.fd);
+	if (!rc && process >= 0)
+		rc = wait_for_end(s, process);
+	if (process >= 0)
+		close(process);
 	if (!rc)
 		put_text(c->result, "message",
 			systemd_has_unit(s->pool)
@@ -422,8 +381,7 @@ static int serve(struct serving *s)
 	if (has(c, "disable"))
 		return disable(s);
 	if (pool_is_served(c, s->pool))
-		return error_set(&c->error, -EBUSY, s->pool,
-			"it is served already: `millrace serve %s --stop` ends that", s->pool);
+		return error_set(&c->error, -EBUSY, s->pool, ALREADY_SERVED, s->pool);
 	rc = has(c, "enable") ? enable(s) : start(s, has(c, "foreground"));
 	snprintf(text, sizeof(text), "Pool %s is served: its volumes are exported as /%s/NAME.",
 		s->pool, s->pool);

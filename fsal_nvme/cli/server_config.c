@@ -68,24 +68,6 @@ int server_locate(struct server_place *place, struct error *error)
 	return 0;
 }
 
-/* --- its log ----------------------------------------------------------------------------- */
-
-void server_log_path(const struct command *command, const char *pool, char path[4096])
-{
-	snprintf(path, 4096, "%.3900s/log/%s.log", command_state_dir(command), pool);
-}
-
-void server_log_hint(const struct command *command, const char *pool, char *text, size_t size)
-{
-	char path[4096];
-
-	server_log_path(command, pool, path);
-	if (systemd_has_unit(pool))
-		snprintf(text, size, "see `journalctl -u millrace-%s`", pool);
-	else
-		snprintf(text, size, "see its log, %s", path);
-}
-
 /* --- what -------------------------------------------------------------------------------- */
 
 static int check_text(const char *what, const char *text, struct error *error)

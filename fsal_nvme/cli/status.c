@@ -146,9 +146,24 @@ static bool has_missing(const json_t *pool)
 	return false;
 }
 
+/* Where the cause of a failure is told; a server in the foreground has logged elsewhere. */
+static void advise_log(const struct command *c, json_t *pool)
+{
+	const char *name = text_of(pool, "name");
+	char path[4096], hint[4200];
+
+	server_log_path(c, name, path);
+	if (strcmp(text_of(pool, "health"), "failed") ||
+		(!systemd_has_unit(name) && access(path, R_OK)))
+		return;
+	server_log_hint(c, name, hint, sizeof(hint));
+	advice_add(json_object_get(pool, "advice"), "its server has logged why", hint);
+}
+
 static void refine(const struct command *c, json_t *pool)
 {
 	refine_state(c, pool);
+	advise_log(c, pool);
 	if (has_missing(pool))
 		advise_places(c, pool);
 	advise_state(pool);

@@ -140,10 +140,15 @@ int verb_volume_set(struct verb_call *call);
 int verb_volume_destroy(struct verb_call *call);
 int verb_control_stop(struct verb_call *call);
 
+#define ALREADY_SERVED "it is served already: `millrace serve %s --stop` ends that" /* pool */
+
 /* The row of "volume", which must be of the verb's noun. -ENOENT. */
 int call_row(struct verb_call *call, struct volume_row *row);
 /* Bytes that its files take, those that are kept for them as well; `view` is of the pool. */
 int volume_used(struct verb_call *call, struct txn *view, uint32_t volume, uint64_t *bytes);
+/* Why "volume" was not made: `why`, or what errors of that kind say; and what to do about it.
+ * Returns `rc`. */
+int creation_error(struct verb_call *call, int rc, const char *why);
 /* Tells the server of a new volume; 0 on an idle pool. */
 int host_added(struct verb_call *call, const struct volume_row *row);
 

@@ -132,12 +132,13 @@ static int make_target(struct verb_call *call, struct volume **volume)
 	char pool[POOL_NAME_MAX + 1], name[POOL_VOLUME_NAME_MAX + 1];
 	struct volume_create_options options = {.name = name, .kind = VOLUME_DATASET};
 	const char *text = call_text(call, "volume");
+	struct error why = {0};
 	struct volume_row row;
 	int rc = object_split(text, pool, name, call->error);
 
 	if (rc)
 		return rc;
-	rc = volume_create(call->volumes, &options, &row, NULL);
+	rc = volume_create(call->volumes, &options, &row, &why);
 	if (rc == -EEXIST && call_flag(call, "resume")) {
 		rc = call_row(call, &row);
 		if (!rc && row.sealed)
@@ -148,7 +149,7 @@ static int make_target(struct verb_call *call, struct volume **volume)
 			"there is a dataset or share of that name; --resume goes on with a "
 			"dataset that is not sealed");
 	} else if (rc) {
-		return error_set(call->error, rc, text, "it cannot be made: %s", strerror(-rc));
+		return creation_error(call, rc, why.message);
 	}
 	return rc ? rc : volume_open_id(call->volumes, row.id, volume, call->error);
 }

@@ -67,6 +67,16 @@ int host_added(struct verb_call *call, const struct volume_row *row)
 		  : 0;
 }
 
+int creation_error(struct verb_call *call, int rc, const char *why)
+{
+	if (rc != -ENOSPC)
+		return error_set(call->error, rc, call_text(call, "volume"), "%s",
+			*why ? why : strerror(-rc));
+	return error_set(call->error, rc, call_text(call, "volume"),
+		"it cannot be made: %s; `millrace pool status %s` shows what takes the space",
+		strerror(-rc), pool_name(call->pool));
+}
+
 /* --- list -------------------------------------------------------------------------------- */
 
 int volume_used(struct verb_call *call, struct txn *view, uint32_t volume, uint64_t *bytes)
@@ -438,8 +448,7 @@ int verb_share_create(struct verb_call *call)
 		return rc;
 	rc = volume_create(call->volumes, &options, &row, &why);
 	if (rc)
-		return error_set(call->error, rc, call_text(call, "volume"), "%s",
-			why.message[0] ? why.message : strerror(-rc));
+		return creation_error(call, rc, why.message);
 	put_text(call->result, "name", call_text(call, "volume"));
 	return host_added(call, &row);
 }

@@ -4,6 +4,17 @@
 
 /* clang-format off */
 #define END {NULL, NULL, FIELD_TEXT}
+/* Of pools and of devices. */
+#define IO_RATES \
+	{"read_rate", "READ/s", FIELD_NUMBER}, \
+	{"write_rate", "WRITE/s", FIELD_NUMBER}, \
+	{"flush_rate", "FLUSH/s", FIELD_NUMBER}, \
+	{"read_byte_rate", "READ B/s", FIELD_BYTES}, \
+	{"write_byte_rate", "WRITE B/s", FIELD_BYTES}, \
+	{"read_wait", "READ", FIELD_SPAN}, \
+	{"write_wait", "WRITE", FIELD_SPAN}, \
+	{"flush_wait", "FLUSH", FIELD_SPAN}, \
+	{"queue", "QUEUE", FIELD_NUMBER}
 /* clang-format on */
 
 static const struct field pools[] = {
@@ -79,28 +90,12 @@ static const struct field devices[] = {
 };
 static const struct field pool_io[] = {
 	{"name", "POOL", FIELD_TEXT},
-	{"read_rate", "READ/s", FIELD_NUMBER},
-	{"write_rate", "WRITE/s", FIELD_NUMBER},
-	{"flush_rate", "FLUSH/s", FIELD_NUMBER},
-	{"read_byte_rate", "READ B/s", FIELD_BYTES},
-	{"write_byte_rate", "WRITE B/s", FIELD_BYTES},
-	{"read_wait", "READ", FIELD_SPAN},
-	{"write_wait", "WRITE", FIELD_SPAN},
-	{"flush_wait", "FLUSH", FIELD_SPAN},
-	{"queue", "QUEUE", FIELD_NUMBER},
+	IO_RATES,
 	END,
 };
 static const struct field device_io[] = {
 	{"id", "ID", FIELD_NUMBER},
-	{"read_rate", "READ/s", FIELD_NUMBER},
-	{"write_rate", "WRITE/s", FIELD_NUMBER},
-	{"flush_rate", "FLUSH/s", FIELD_NUMBER},
-	{"read_byte_rate", "READ B/s", FIELD_BYTES},
-	{"write_byte_rate", "WRITE B/s", FIELD_BYTES},
-	{"read_wait", "READ", FIELD_SPAN},
-	{"write_wait", "WRITE", FIELD_SPAN},
-	{"flush_wait", "FLUSH", FIELD_SPAN},
-	{"queue", "QUEUE", FIELD_NUMBER},
+	IO_RATES,
 	{"state", "STATE", FIELD_TEXT},
 	{"path", "PATH", FIELD_TEXT},
 	END,

@@ -112,6 +112,16 @@ static bool is_exported(const struct volume_row *row)
 	return !row->destroying && (row->kind == VOLUME_SHARE || row->sealed);
 }
 
+/* Ganesha has it already, and would log that there are errors in what is added again. */
+static bool is_known(const struct volume_row *row)
+{
+	struct gsh_export *export = get_gsh_export(row->export_id);
+
+	if (export)
+		put_gsh_export(export);
+	return export;
+}
+
 int export_refresh(const struct volume_row *row, struct error *error)
 {
 	char *text;
@@ -121,9 +131,7 @@ int export_refresh(const struct volume_row *row, struct error *error)
 		return 0;
 	r = export_text(row, &text, error);
 	if (!r) {
-		r = server_export_add(text);
-		if (r == -EEXIST)
-			r = server_export_update(text);
+		r = (is_known(row) ? server_export_update : server_export_add)(text);
 		free(text);
 	}
 	if (r)

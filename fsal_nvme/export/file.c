@@ -146,12 +146,15 @@ struct opening {
 	enum fsal_create_mode mode;
 	struct fsal_attrlist *in;
 	char *verifier;
+	struct open_state *open; /* or NULL */
 };
 
-/* 0: made; -EEXIST: `found` was there already. */
+/* 0: made, and open, to be closed with its state, also where the open fails yet; -EEXIST: `found`
+ * was there already. */
 static int create(const struct opening *opening, const struct volume_attributes *parent,
 	struct volume_attributes *found, uint64_t *lsn)
 {
+	struct open_state *open = opening->open;
 	struct fsal_attrlist in = {0};
 	struct volume_new new;
 	int r;
@@ -163,8 +166,8 @@ static int create(const struct opening *opening, const struct volume_attributes 
 	r = new_object(parent, VOLUME_FILE, &in, &new);
 	if (r)
 		return r;
-	return volume_make(
-		volume_of(opening->dir), opening->dir->ino, opening->name, &new, found, lsn);
+	return volume_make_open(volume_of(opening->dir), opening->dir->ino, opening->name, &new,
+		found, open && !open->file ? &open->file : NULL, lsn);
 }
 
 static int find(const struct opening *opening, struct volume_attributes *found)
@@ -211,8 +214,8 @@ static fsal_status_t take_existing(
 
 /* `out` as it is after all that was done. */
 static fsal_status_t open_found(const struct opening *opening,
-	const struct volume_attributes *found, bool created, struct open_state *open,
-	struct fsal_obj_handle **obj, struct fsal_attrlist *out)
+	const struct volume_attributes *found, bool created, struct fsal_obj_handle **obj,
+	struct fsal_attrlist *out)
 {
 	fsal_openflags_t flags = opening->flags;
 	struct handle *handle;
@@ -221,7 +224,7 @@ static fsal_status_t open_found(const struct opening *opening,
 	if (created)
 		flags &= ~FSAL_O_TRUNC;
 	handle = handle_new(op_ctx->fsal_export, opening->dir->served, found, out);
-	status = open_object(handle, open, flags);
+	status = open_object(handle, opening->open, flags);
 	if (!FSAL_IS_ERROR(status) && flags & FSAL_O_TRUNC)
 		status = attributes_get(handle, out);
 	if (FSAL_IS_ERROR(status))
@@ -231,9 +234,9 @@ static fsal_status_t open_found(const struct opening *opening,
 	return status;
 }
 
-static fsal_status_t open_by_name(const struct opening *opening, struct open_state *open,
-	struct fsal_obj_handle **obj, struct fsal_attrlist *out, bool *check,
-	struct fsal_attrlist *pre, struct fsal_attrlist *post)
+static fsal_status_t open_by_name(const struct opening *opening, struct fsal_obj_handle **obj,
+	struct fsal_attrlist *out, bool *check, struct fsal_attrlist *pre,
+	struct fsal_attrlist *post)
 {
 	struct volume_attributes parent, found;
 	fsal_status_t status;
@@ -250,7 +253,7 @@ static fsal_status_t open_by_name(const struct opening *opening, struct open_sta
 		return status;
 	hold_until_durable(lsn);
 	*check = !created;
-	return open_found(opening, &found, created, open, obj, out);
+	return open_found(opening, &found, created, obj, out);
 }
 
 /* --- the calls ----------------------------------------------------------------------------- */
@@ -261,12 +264,12 @@ static fsal_status_t open2(struct fsal_obj_handle *obj, struct state_t *state,
 	struct fsal_attrlist *out, bool *caller_perm_check, struct fsal_attrlist *pre,
 	struct fsal_attrlist *post)
 {
-	const struct opening opening = {handle_of(obj), name, flags, mode, in, verifier};
+	const struct opening opening = {
+		handle_of(obj), name, flags, mode, in, verifier, open_of(state)};
 
 	*caller_perm_check = true;
 	if (name)
-		return open_by_name(
-			&opening, open_of(state), made, out, caller_perm_check, pre, post);
+		return open_by_name(&opening, made, out, caller_perm_check, pre, post);
 	return open_by_object(handle_of(obj), open_of(state), flags, mode, verifier);
 }
 

@@ -63,10 +63,22 @@ static void clip(const struct look *look, unsigned i, uint64_t *from, uint64_t *
 		*to = look->to;
 }
 
+/* Of what was found, of so many blocks: the first and the last may be asked for in part. */
+static uint64_t look_bytes(const struct look *look, unsigned count)
+{
+	uint64_t bytes = (uint64_t)__builtin_popcountll(look->found) * BLOCK_SIZE;
+
+	if (look->found & 1)
+		bytes -= look->from % BLOCK_SIZE;
+	if (look->found & bit(count - 1))
+		bytes -= (BLOCK_SIZE - look->to % BLOCK_SIZE) % BLOCK_SIZE;
+	return bytes;
+}
+
 static void look_pin(struct look *look, unsigned count)
 {
 	struct block_cache *cache = look->cache;
-	uint64_t group = group_hash(look->segment, look->first), from, to;
+	uint64_t group = group_hash(look->segment, look->first);
 	struct cache_shard *shard = shard_of_group(cache, group);
 
 	pthread_mutex_lock(&shard->lock);
@@ -79,9 +91,8 @@ static void look_pin(struct look *look, unsigned count)
 		look->found |= bit(i);
 		atomic_fetch_add_explicit(&cache->frames[index].pins, 1, memory_order_relaxed);
 		use(&cache->frames[index]);
-		clip(look, i, &from, &to);
-		shard->hit_bytes += to - from;
 	}
+	shard->hit_bytes += look_bytes(look, count);
 	pthread_mutex_unlock(&shard->lock);
 }
 

@@ -9,6 +9,8 @@
  *             memory (it counts as lost where that proves nothing), then the parity is computed
  *             again and compared
  *
+ *   remaps    each names bytes that are there, and all that is live where they say
+ *
  * Blocks of missing devices are not bad. Data among them must come out of a rebuild, or is lost.
  * With parity nothing is: what it is made of is either right, or lost itself. Nor could it be
  * proven: where all parity chunks are missing, so are its checksums.
@@ -18,6 +20,7 @@
  * rebuilding; reading and checking go on beside it on the engine's.
  */
 #include "pool/read.h"
+#include "pool/remap.h"
 #include "pool/row.h"
 
 #include <assert.h>
@@ -460,7 +463,7 @@ static int check_segment(struct check *check, struct segment *segment)
 	enum segment_state state = state_of(segment);
 	int result;
 
-	if (state == SEGMENT_RESERVED)
+	if (state == SEGMENT_RESERVED || state == SEGMENT_MOVED)
 		return 0;
 	check->report->segments++;
 	for (unsigned i = 0; i < segment_width(segment); i++)
@@ -532,6 +535,8 @@ int pool_check(struct pool *pool, bool repair, struct pool_check_report *report,
 	result = check_heads(&check);
 	if (!result)
 		result = check_all(&check);
+	if (!result)
+		result = remap_check(pool, &report->wrong_live); /* as they are now */
 	if (report->repaired_blocks && (!result || result == -EINTR)) {
 		int flushed = pool_flush(pool, ~UINT64_C(0));
 

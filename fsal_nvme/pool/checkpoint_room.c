@@ -141,11 +141,23 @@ static uint64_t minus(uint64_t a, uint64_t b)
 	return a > b ? a - b : 0;
 }
 
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
 static uint64_t root_limit(unsigned width)
 {
 	unsigned fit = ROOT_ROOM / SEGMENT_ROW_SIZE(width);
 
 	return fit < ROOT_SEGMENTS_MAX ? fit : ROOT_SEGMENTS_MAX;
+}
+
+/* The pool's own image has room for its tables twice (geometry_plan()), and is written once for
+ * half a ring of records, at least: what remaps add to it is to be little beside either. */
+static uint64_t remap_room(const struct pool *pool, const struct outlook *o)
+{
+	return least(root_limit(o->width) * o->size / 4, pool->header.journal_size / 8);
 }
 
 /*
@@ -158,7 +170,7 @@ static uint64_t root_limit(unsigned width)
  */
 void checkpoint_measure(struct pool *pool)
 {
-	uint64_t all = place_capacity(pool) + segment_stock(pool), left, own, need, room, own_room;
+	uint64_t all = place_left(pool).segments, left, own, need, room, own_room;
 	uint64_t others; /* what is kept for volumes left aside */
 	struct needs needs = {0};
 	struct outlook o;
@@ -184,6 +196,7 @@ void checkpoint_measure(struct pool *pool)
 	atomic_store(&pool->image_unit, o.size);
 	atomic_store(&pool->image_room, room * o.size);
 	atomic_store(&pool->own_room, own_room * o.size);
+	atomic_store(&pool->remap_room, remap_room(pool, &o));
 }
 
 void checkpoint_expect(struct pool *pool)
@@ -194,11 +207,6 @@ void checkpoint_expect(struct pool *pool)
 		;
 }
 
-static uint64_t least(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
-}
-
 /*
  * Segments for a delta. They are taken from what no full image may need: whatever deltas there are,
  * all that the next checkpoint has to write may be full, which frees them. Each takes at least one,
@@ -207,7 +215,7 @@ static uint64_t least(uint64_t a, uint64_t b)
  */
 static uint64_t delta_segments(struct pool *pool, const struct image *image, uint64_t unit)
 {
-	uint64_t left = place_capacity(pool) + segment_stock(pool);
+	uint64_t left = place_left(pool).segments;
 	uint64_t full = segments_of(image->parts[0].length, unit);
 	uint64_t deltas = segments_of_image(image, unit) - full;
 	uint64_t share = minus(full / DELTA_PART, deltas);

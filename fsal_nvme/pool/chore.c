@@ -49,7 +49,7 @@ static enum chore chore_of(struct pool *pool, struct segment *s)
 		chore = chore_of_open(s);
 	else if (s->row.state == SEGMENT_CLOSED)
 		chore = segment_unused(s) ? FREE : NOTHING;
-	else if (s->row.epoch != pool->epoch)
+	else if (s->row.state == SEGMENT_RESERVED && s->row.epoch != pool->epoch)
 		chore = FREE;
 	pthread_mutex_unlock(&s->lock);
 	return chore;

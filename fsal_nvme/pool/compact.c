@@ -8,7 +8,7 @@
  * No more are taken at once than what the new ones find room for: the old ones are free only when
  * the last of their bytes has gone.
  */
-#include "pool/internal.h"
+#include "pool/remap.h"
 
 struct candidate {
 	uint64_t segment, live, capacity;
@@ -56,15 +56,16 @@ static unsigned same_volume(const struct candidate *list, unsigned count)
 	return n;
 }
 
-static bool may_change(struct txn *view, uint32_t volume)
+/* All segments of one that is being destroyed will go. What is sealed takes remaps (remap.h). */
+static bool may_move(struct pool *pool, struct txn *view, uint32_t volume)
 {
 	struct volume_row row;
 
-	return !volume_row_get(view, volume, &row) && !row.sealed && !row.destroying;
+	return !volume_row_get(view, volume, &row) && !row.destroying &&
+	       (!row.sealed || !remap_is_crowded(pool));
 }
 
-/* Nothing in a sealed volume can be moved. */
-static int leave_sealed(struct pool *pool, struct candidate *list, unsigned *count)
+static int leave_unmovable(struct pool *pool, struct candidate *list, unsigned *count)
 {
 	unsigned all = *count;
 	struct txn *view;
@@ -75,7 +76,7 @@ static int leave_sealed(struct pool *pool, struct candidate *list, unsigned *cou
 		return rc;
 	for (unsigned i = 0, n; i < all; i += n) {
 		n = same_volume(list + i, all - i);
-		if (!may_change(view, list[i].volume))
+		if (!may_move(pool, view, list[i].volume))
 			continue;
 		memmove(list + *count, list + i, n * sizeof(*list));
 		*count += n;
@@ -97,7 +98,7 @@ static int gather(struct pool *pool, uint32_t volume, unsigned percent, struct c
 	if (!*list)
 		return -ENOMEM;
 	qsort(*list, *count, sizeof(**list), compare);
-	return leave_sealed(pool, *list, count);
+	return leave_unmovable(pool, *list, count);
 }
 
 /* What emptying some of a volume's candidates takes and gives. */
@@ -216,14 +217,16 @@ int pool_plan_compaction(
 	return rc ? rc : plan->count ? 0 : -ENOENT;
 }
 
-void pool_spare_segment(struct pool *pool, uint64_t id)
+bool pool_spare_segment(struct pool *pool, uint64_t id)
 {
 	struct segment *s = segment_get(pool, id);
+	bool there = s && !s->remap;
 
-	if (!s)
-		return;
-	pthread_mutex_lock(&s->lock);
-	s->spared = true;
-	pthread_mutex_unlock(&s->lock);
+	if (there) {
+		pthread_mutex_lock(&s->lock);
+		s->spared = true;
+		pthread_mutex_unlock(&s->lock);
+	}
 	segment_put(s);
+	return there;
 }

@@ -27,6 +27,7 @@ static const struct {
 	int lmdb, error;
 } expected_errors[] = {
 	{MDB_NOTFOUND, -ENOENT},
+	{MDB_KEYEXIST, -EEXIST},
 	{MDB_MAP_FULL, -ENOSPC},
 	{MDB_TXN_FULL, -E2BIG},
 	{ENOSPC, -ENOSPC},

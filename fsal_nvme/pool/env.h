@@ -61,6 +61,7 @@ void env_forget_all(struct pool *pool);
 struct view {
 	MDB_txn *txn;
 	MDB_cursor *cursor;
+	struct txn *shown; /* what txn.c gives out for it; freed with it */
 	struct view *next;
 };
 

@@ -209,7 +209,9 @@ static bool segment_row_valid(const struct segment_row *row)
 
 	if (!row->id || !row->generation || row->matrix != 1 || !cell_valid(row->cell))
 		return false;
-	if (row->state < SEGMENT_RESERVED || row->state > SEGMENT_CLOSED)
+	if (row->state < SEGMENT_RESERVED || row->state > SEGMENT_MOVED)
+		return false;
+	if (row->state == SEGMENT_MOVED && row->purpose != PURPOSE_DATA)
 		return false;
 	if (row->purpose > PURPOSE_IMAGE || row->rows > (1u << 20))
 		return false;
@@ -224,6 +226,13 @@ static bool segment_row_valid(const struct segment_row *row)
 		seen |= 1ull << device;
 	}
 	return true;
+}
+
+static bool row_width_valid(const struct segment_row *row)
+{
+	if (row->state == SEGMENT_MOVED)
+		return !row->data && !row->parity;
+	return width_valid(row->data, row->parity);
 }
 
 int segment_row_decode(struct segment_row *row, struct reader *r)
@@ -246,7 +255,7 @@ int segment_row_decode(struct segment_row *row, struct reader *r)
 	row->live = get_u64(r);
 	if (row->purpose == PURPOSE_IMAGE)
 		row->next = get_u64(r);
-	if (r->bad || !width_valid(row->data, row->parity))
+	if (r->bad || !row_width_valid(row))
 		return -EBADMSG;
 	for (unsigned i = 0; i < (unsigned)row->data + row->parity; i++) {
 		row->chunks[i].device = get_u16(r);
@@ -392,7 +401,8 @@ static void label_root_decode(struct label *label, struct reader *r)
 	if (label->root_segment_count > ROOT_SEGMENTS_MAX)
 		r->bad = true;
 	for (unsigned i = 0; !r->bad && i < label->root_segment_count; i++)
-		if (segment_row_decode(&label->root_segments[i], r))
+		if (segment_row_decode(&label->root_segments[i], r) ||
+			label->root_segments[i].state == SEGMENT_MOVED)
 			r->bad = true;
 	label->replay = position_decode(r);
 	label->span_count = get_u8(r);

@@ -73,6 +73,7 @@ enum segment_state {
 	SEGMENT_RESERVED = 1, /* slots taken, nothing written that counts */
 	SEGMENT_OPEN = 2, /* rows with checksums in the pool's environment */
 	SEGMENT_CLOSED = 3, /* headers and pages on all live chunks */
+	SEGMENT_MOVED = 4, /* no chunks: its bytes are where its remaps say (remap.h) */
 };
 
 /* A row of the segment table: where a segment lies and what is in it. */

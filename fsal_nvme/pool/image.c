@@ -98,6 +98,8 @@ static int write_piece(struct image_writer *w)
 	}
 	w->image->length += w->filled;
 	atomic_fetch_add(&w->pool->image_bytes, w->filled);
+	if (w->image->kind == IMAGE_DELTA)
+		atomic_fetch_add(&w->pool->delta_bytes, w->filled);
 	w->filled = 0;
 	return 0;
 }

@@ -44,7 +44,7 @@ enum {
 			    deltas since */
 	KEY_COUNTER = 'C', /* name -> le64: "volume", "export" */
 	KEY_KEPT = 'K', /* be32 volume -> le64 bytes that are kept for it; no row: none */
-	KEY_REMAP = 'M', /* kept for remaps: be64 segment, be64 offset -> place */
+	KEY_REMAP = 'M', /* be64 moved segment, be64 offset -> length, segment, offset (remap.h) */
 	KEY_PIN = 'Q', /* kept for pins: be32 image's volume, be64 segment -> le64 bytes */
 };
 
@@ -134,6 +134,9 @@ struct segment {
 	bool filled; /* no more appends: to be closed by maintenance once all rows are written */
 	bool stuck; /* lock: it cannot be closed, as bytes of it were lost */
 	bool spared; /* lock: it cannot be emptied (compact.c) */
+	struct remap *remap; /* of a moved one, NULL of others; constant while it is in the table */
+	LIST_ENTRY(segment) moved; /* table_lock: in pool->moved, with `remap` alone */
+	atomic_bool place; /* remaps name it, or will, and nothing else does */
 	atomic_bool frozen; /* an earlier epoch's, open when it ended, and not closed since */
 	bool named; /* of an image: found by an opening to be one that counts (recover.c) */
 	struct stream *stream; /* that fills it, or NULL */
@@ -150,6 +153,10 @@ static inline bool segment_unused(const struct segment *s)
 	return !s->row.live && !atomic_load(&s->unreferred);
 }
 
+static inline void segment_ref(struct segment *segment)
+{
+	atomic_fetch_add(&segment->references, 1);
+}
 /* The segment with a reference, or NULL. */
 struct segment *segment_get(struct pool *pool, uint64_t id);
 void segment_put(struct segment *segment);
@@ -157,6 +164,14 @@ void segment_put(struct segment *segment);
  * one for the caller. */
 int segment_insert(struct pool *pool, const struct segment_row *row, struct segment **segment);
 void segment_remove(struct pool *pool, struct segment *segment);
+/* A moved one that is not in the table: a reference for that, and one for the caller. NULL: no
+ * memory; else it has `remap`, and frees it. */
+struct segment *segment_prepare(
+	struct pool *pool, const struct segment_row *row, struct remap *remap);
+/* Takes the place of another one of the same id, which is freed as segment_free() does it. */
+void segment_replace(struct segment *old, struct segment *fresh);
+/* Gives a moved one its runs, while the table is loaded. */
+void segment_set_remap(struct segment *segment, struct remap *remap);
 /* Bytes of a row's checksums. */
 static inline uint32_t segment_row_sums(const struct segment *s)
 {
@@ -206,8 +221,6 @@ int segment_give_up(struct pool *pool, struct segment *segment);
 int segment_free(struct txn *txn, struct segment *segment);
 /* Fills the stock up to its size. Waits. From maintenance, and at opening. */
 int segment_restock(struct pool *pool);
-/* How many reserved segments are in stock. */
-unsigned segment_stock(struct pool *pool);
 /* A copy of the row as it is now, for whoever does not hold the pool environment's write lock. */
 void segment_look(struct segment *segment, struct segment_row *row);
 /* All segments, each with a reference, for walking: *count of them; free() the array. */
@@ -295,13 +308,6 @@ bool env_replay_from(const struct env *env, struct journal_position *position);
 /* Its newest image is this full one, or has this delta as its last part. */
 void env_set_image(
 	struct env *env, const struct image_row *part, const struct journal_position *from);
-/* Runs when the transaction commits (after the LSN is known, before locks go) or is abandoned;
- * called with lsn 0 then. Allocated by the caller, freed by `run`. */
-struct txn_hook {
-	void (*run)(struct txn_hook *hook, uint64_t lsn);
-	struct txn_hook *next;
-};
-void txn_on_end(struct txn *txn, struct txn_hook *hook);
 struct pool *txn_pool(const struct txn *txn);
 /* Recorded kinds other than changes of environments. */
 enum record_kind { RECORD_CHANGES = 1, RECORD_WINDOW = 2, RECORD_EPOCH = 3 };
@@ -511,13 +517,24 @@ int geometry_plan(const struct pool_create_options *options, const uint64_t *siz
 /* --- placement (place.c) ------------------------------------------------------------------ */
 
 /* Chooses devices and slots for a new segment and takes them: fills data, parity, chunks.
- * -ENOSPC: no parity + 1 devices with a free slot. */
+ * -ENOSPC: no parity + 1 devices with a free slot. The segment is nobody's, until place_owned(). */
 int place_segment(struct pool *pool, struct segment_row *row);
 /* Gives the slots of a row back, or takes them while the table is loaded (-EBADMSG: taken). */
 void place_release(struct pool *pool, const struct segment_row *row);
 int place_take(struct pool *pool, const struct segment_row *row);
 /* How many more segments fit. */
 uint64_t place_capacity(struct pool *pool);
+/* A segment is somebody's from now on, or is being given up; or it is nobody's again. */
+void place_owned(struct pool *pool, bool image);
+void place_unowned(struct pool *pool);
+/* What can be had at this moment: more segments that fit, and those that are nobody's, whether they
+ * are in the stock, still being recorded, or on their way to who asked for them. */
+struct place_left {
+	uint64_t segments; /* in all */
+	uint64_t unowned; /* of them */
+	uint64_t image_taken; /* by the checkpoint under way: not among them */
+};
+struct place_left place_left(struct pool *pool);
 /* True when any one domain may die without loss. */
 bool place_domain_may_die(struct pool *pool);
 
@@ -580,29 +597,38 @@ struct pool {
 	pthread_rwlock_t table_lock;
 	struct segment **table; /* hash by id */
 	unsigned table_size, segment_count;
+	LIST_HEAD(, segment) moved; /* under table_lock */
+	_Atomic uint64_t remap_runs; /* of all of these */
 	struct stream *streams;
 	unsigned stream_count; /* of volumes, open */
 	uint64_t living_epoch; /* the last one before this whose owner may still write; 0: none */
 	struct segment **stock; /* reserved and durable; under table_lock */
 	unsigned stock_count, stock_size;
+	pthread_mutex_t recording_lock; /* a leaf */
+	pthread_cond_t recorded;
+	unsigned recording; /* reservations that are on their way; under recording_lock */
+	uint64_t unowned; /* segments that are reserved and nobody's; under slots_lock */
 	uint32_t reserve_segments; /* at least so many are kept for images and compaction */
 	_Atomic uint64_t image_segments; /* as the next checkpoint may need at a time */
 	_Atomic uint64_t image_room; /* bytes that a volume's image may take */
 	_Atomic uint64_t own_room; /* bytes that the pool's own may take */
+	_Atomic uint64_t remap_room; /* ... and remaps may take of it before none is added */
 	_Atomic uint64_t image_unit; /* bytes of a segment, as these two are counted in */
 	/* pool_maintain(), after a checkpoint that failed: when the next one, how long after, and
 	 * with how many free segments it was not possible */
 	uint64_t checkpoint_after, checkpoint_pause, checkpoint_left;
 	_Atomic uint64_t kept, promised; /* bytes, for volumes; as their rows say, or soon will */
 	_Atomic unsigned kept_volumes;
-	_Atomic uint64_t image_taken; /* segments, by the checkpoint under way */
+	_Atomic uint64_t image_taken; /* segments, by the checkpoint under way; counted up under
+				       * slots_lock */
 	struct image_row durable_root; /* as all devices have it; label.root may be a later one;
 					  maintain_lock */
 	uint64_t largest_image; /* bytes, of those of volumes that may be changed; maintain_lock */
 	uint64_t delta_segments; /* of all volumes' images; maintain_lock */
 	atomic_bool images_known; /* that is them; made false under the pool environment's write
 				     lock, true under both */
-	_Atomic uint64_t images, deltas, image_bytes; /* written since opening; images: full ones */
+	/* written since opening; images: full ones, image_bytes: of both */
+	_Atomic uint64_t images, deltas, image_bytes, delta_bytes;
 
 	pthread_mutex_t chores_lock;
 	TAILQ_HEAD(, segment) chores; /* to be closed or freed; chores_lock */

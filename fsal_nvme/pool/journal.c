@@ -177,6 +177,17 @@ static void put_window(struct journal *j, struct batch *b, size_t room)
 	put_record(b, room, 0, RECORD_WINDOW, payload, sizeof(payload));
 }
 
+/* Zeros behind its fill, up to `end`; some are there from the batch before in this memory. */
+static void pad(struct batch *b, size_t end)
+{
+	size_t to = b->pad_end == end ? b->padded : end;
+
+	if (b->fill < to)
+		memset(b->memory + b->fill, 0, to - b->fill);
+	b->padded = b->fill;
+	b->pad_end = end;
+}
+
 static void seal(struct journal *j)
 {
 	struct batch *b = j->flying;
@@ -189,7 +200,7 @@ static void seal(struct journal *j)
 		put_window(j, b, b == &j->window_only ? BLOCK_SIZE : j->batch_max);
 	j->flying_length = j->plan.end - j->plan.position;
 	assert(j->flying_length == journal_blocks(b->fill));
-	memset(b->memory + b->fill, 0, j->flying_length - b->fill);
+	pad(b, j->flying_length);
 	memcpy(header.pool, j->pool->label.pool, sizeof(header.pool));
 	header.records = b->records;
 	header.length = (uint32_t)b->fill;

@@ -44,6 +44,7 @@ struct batch {
 	struct batch *next;
 	uint8_t *memory; /* buffer_alloc() */
 	size_t fill; /* bytes, header included */
+	size_t padded, pad_end; /* zeros from the one to the other, since it was sealed last */
 	uint32_t records;
 	uint64_t first_lsn, last_lsn; /* last_lsn < first_lsn: none */
 	struct durable_wait *waits, **waits_end; /* for its LSNs */

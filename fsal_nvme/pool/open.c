@@ -274,6 +274,8 @@ static int pool_new(struct opening *o)
 	pthread_mutex_init(&pool->volumes_lock, NULL);
 	pthread_rwlock_init(&pool->table_lock, NULL);
 	pthread_mutex_init(&pool->slots_lock, NULL);
+	pthread_mutex_init(&pool->recording_lock, NULL);
+	pthread_cond_init(&pool->recorded, NULL);
 	pthread_mutex_init(&pool->drop_lock, NULL);
 	pthread_mutex_init(&pool->row_lock, NULL);
 	pthread_mutex_init(&pool->maintain_lock, NULL);

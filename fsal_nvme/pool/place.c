@@ -156,8 +156,26 @@ int place_segment(struct pool *pool, struct segment_row *row)
 
 	pthread_mutex_lock(&pool->slots_lock);
 	rc = place_locked(pool, row);
+	if (!rc)
+		pool->unowned++;
 	pthread_mutex_unlock(&pool->slots_lock);
 	return rc;
+}
+
+void place_owned(struct pool *pool, bool image)
+{
+	pthread_mutex_lock(&pool->slots_lock);
+	pool->unowned--;
+	if (image)
+		atomic_fetch_add(&pool->image_taken, 1);
+	pthread_mutex_unlock(&pool->slots_lock);
+}
+
+void place_unowned(struct pool *pool)
+{
+	pthread_mutex_lock(&pool->slots_lock);
+	pool->unowned++;
+	pthread_mutex_unlock(&pool->slots_lock);
 }
 
 void place_release(struct pool *pool, const struct segment_row *row)
@@ -194,15 +212,11 @@ int place_take(struct pool *pool, const struct segment_row *row)
 }
 
 /* The greatest n for which n segments, one slot a device each, find width * n slots. */
-uint64_t place_capacity(struct pool *pool)
+static uint64_t capacity(const struct pool *pool, const struct candidate *list, unsigned count)
 {
-	struct candidate list[POOL_DEVICES_MAX];
-	unsigned count, width = pool->k + pool->m;
+	unsigned width = pool->k + pool->m;
 	uint64_t low = 0, high = 0;
 
-	pthread_mutex_lock(&pool->slots_lock);
-	count = candidates(pool, list);
-	pthread_mutex_unlock(&pool->slots_lock);
 	if (count < pool->m + 1)
 		return 0;
 	if (width > count)
@@ -221,6 +235,32 @@ uint64_t place_capacity(struct pool *pool)
 			high = middle - 1;
 	}
 	return low;
+}
+
+uint64_t place_capacity(struct pool *pool)
+{
+	struct candidate list[POOL_DEVICES_MAX];
+	unsigned count;
+
+	pthread_mutex_lock(&pool->slots_lock);
+	count = candidates(pool, list);
+	pthread_mutex_unlock(&pool->slots_lock);
+	return capacity(pool, list, count);
+}
+
+struct place_left place_left(struct pool *pool)
+{
+	struct candidate list[POOL_DEVICES_MAX];
+	struct place_left left;
+	unsigned count;
+
+	pthread_mutex_lock(&pool->slots_lock);
+	count = candidates(pool, list);
+	left.unowned = pool->unowned;
+	left.image_taken = atomic_load(&pool->image_taken);
+	pthread_mutex_unlock(&pool->slots_lock);
+	left.segments = capacity(pool, list, count) + left.unowned;
+	return left;
 }
 
 bool place_domain_may_die(struct pool *pool)

@@ -73,6 +73,8 @@ static void destroy_locks(struct pool *pool)
 	pthread_mutex_destroy(&pool->volumes_lock);
 	pthread_rwlock_destroy(&pool->table_lock);
 	pthread_mutex_destroy(&pool->slots_lock);
+	pthread_mutex_destroy(&pool->recording_lock);
+	pthread_cond_destroy(&pool->recorded);
 	pthread_mutex_destroy(&pool->drop_lock);
 	pthread_mutex_destroy(&pool->row_lock);
 	pthread_mutex_destroy(&pool->maintain_lock);

@@ -163,7 +163,10 @@ struct pool_status {
 	uint64_t usable, used, live, reserve, kept; /* bytes of data, without parity */
 	uint64_t segments, segments_open, segments_degraded;
 	uint64_t journal_size, journal_used;
-	uint64_t images, deltas, image_bytes; /* written since opening; images: full ones */
+	uint64_t images, deltas; /* written since opening; images: full ones */
+	uint64_t image_bytes, delta_bytes; /* of both, and of deltas; without parity */
+	uint64_t journal_bytes; /* of batches since the pool was made; each device that holds the
+				   journal has written so many */
 	bool domain_may_die; /* the placement lets one whole domain die */
 	uint64_t cache_size, cache_used; /* bytes; used: with what describes them */
 	uint64_t cache_hits, cache_misses; /* bytes of files read from it, and from devices */
@@ -234,12 +237,21 @@ int txn_seek_back(struct txn *txn, struct env *env, struct bytes key, struct byt
 /* -ENOSPC when the environment's memory is used up, -E2BIG when the record is larger than the
  * journal takes (see txn_room()); after an error only txn_abort() may follow. */
 int txn_put(struct txn *txn, struct env *env, struct bytes key, struct bytes value);
+/* The same of a key that is not there. -EEXIST: it is, and nothing was changed. */
+int txn_add(struct txn *txn, struct env *env, struct bytes key, struct bytes value);
 int txn_delete(struct txn *txn, struct env *env, struct bytes key);
 /* Bytes of changes that still fit into this transaction's record. */
 size_t txn_room(const struct txn *txn);
 /* LSN that this transaction will have is not known before; 0 in *lsn when it changed nothing. */
 int txn_commit(struct txn *txn, uint64_t *lsn);
 void txn_abort(struct txn *txn);
+/* Runs when the transaction commits (after the LSN is known, before locks go) or is abandoned;
+ * called with lsn 0 then. The caller's, until `run`. */
+struct txn_hook {
+	void (*run)(struct txn_hook *hook, uint64_t lsn);
+	struct txn_hook *next;
+};
+void txn_on_end(struct txn *txn, struct txn_hook *hook);
 
 /* A change attribute, used once: greater than all that were given out before, whether what they
  * were given to became durable or not. From (epoch, LSN). Any thread. */
@@ -383,6 +395,7 @@ struct pool_read {
 	_Atomic unsigned pending;
 	_Atomic int failed;
 	bool looks, large;
+	struct moved_parts *moved;
 	struct pool *pool;
 };
 void pool_read(struct pool *pool, struct pool_read *read);
@@ -418,15 +431,37 @@ int pool_plan_compaction(
 	struct pool *pool, const struct compaction_request *request, struct compaction_plan *plan);
 /* Bytes of data that emptying segments of a volume (0: of all, each by itself) could win. */
 int pool_waste(struct pool *pool, uint32_t volume, uint64_t *waste);
-/* A segment that cannot be emptied is not planned for again before the next opening. */
-void pool_spare_segment(struct pool *pool, uint64_t segment);
+/* Bytes of a segment of a sealed volume, from `offset` on, were appended again, at `to`: whole
+ * blocks on both sides, to a stream of its volume that nothing else is appended to. */
+struct moved_run {
+	uint64_t offset;
+	struct extent to;
+};
+/* Runs that a segment may be moved in, at most. */
+unsigned pool_remap_most(struct pool *pool);
+/*
+ * Settles the runs, which are in order, and takes the segment's bytes for moved, all that is live
+ * of it, in one transaction: who reads it reads them at their new place from now on. `live`: how
+ * many of them extents of the volume name; of a place that earlier moves made, 0. -E2BIG: too many
+ * runs; -EBADMSG: not all of it was moved; -ENOSPC: remaps take all that they may; -ENOENT: it is
+ * none that could be moved, or not any more. After an error nothing has changed. Waits.
+ */
+int pool_remap(struct pool *pool, uint64_t segment, uint64_t live, const struct moved_run *runs,
+	unsigned count);
+/* Calls back with what moved segments have in this one. */
+int pool_each_remapped(struct pool *pool, uint64_t segment,
+	int (*each)(void *data, uint64_t offset, uint64_t length), void *data);
+/* A segment that cannot be emptied is not planned for again before the next opening. False: it is
+ * gone, or was moved. */
+bool pool_spare_segment(struct pool *pool, uint64_t segment);
 
 /* Free and all data space of the pool in bytes as a user sees it (k'/(k'+m) of what is not kept in
  * reserve). */
 void pool_space(struct pool *pool, uint64_t *total, uint64_t *free_bytes);
 /* Live bytes of one volume. */
 uint64_t pool_volume_live(struct pool *pool, uint32_t volume);
-/* For checks: calls back with each segment of a volume. */
+/* For checks: calls back with each segment of a volume; `length` is 0 of one that is moved, `live`
+ * what extents of the volume name. */
 int pool_each_segment(struct pool *pool, uint32_t volume,
 	int (*each)(void *data, uint64_t segment, uint64_t length, uint64_t live), void *data);
 

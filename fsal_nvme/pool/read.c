@@ -3,6 +3,7 @@
  * Reads. Each part is cut into pieces, and each piece is one read of one device:
  *
  *   rows still in memory          copied inside pool_read()
+ *   a moved segment               in parts where its remaps say (read_moved.c)
  *   a piece                       bytes from the device and checksums, at the same time
  *   -> both there                 each block against its checksum
  *   -> a block is bad, or unreadable
@@ -56,6 +57,7 @@ static void read_put(struct pool_read *read)
 	if (atomic_fetch_sub(&read->pending, 1) != 1)
 		return;
 	read->result = atomic_load(&read->failed);
+	moved_free(read);
 	read->done(read);
 }
 
@@ -184,6 +186,17 @@ static void piece_end(struct piece *piece)
 	read_put(read);
 }
 
+/* By how many blocks what was asked for in a moved segment lies behind where it is read: the cache
+ * knows it by the name that images have for it. */
+static uint64_t piece_shift(const struct piece *piece)
+{
+	const struct moved_part *moved = (const struct moved_part *)piece->part;
+
+	if (piece->part->extent.segment == piece->segment->id)
+		return 0;
+	return moved->offset / BLOCK_SIZE - moved->part.extent.offset / BLOCK_SIZE;
+}
+
 /* The blocks from `i` on that are neighbours in linear space, too, and of one group of the cache.
  */
 static struct block_run piece_block_run(const struct piece *piece, unsigned i)
@@ -192,8 +205,8 @@ static struct block_run piece_block_run(const struct piece *piece, unsigned i)
 	uint64_t block = piece->block + i;
 	uint64_t linear = chunk_to_linear(layout, piece->cut.chunk, block * BLOCK_SIZE);
 	unsigned cell = layout->cell / BLOCK_SIZE;
-	struct block_run run = {.segment = piece->segment->id,
-		.first = (uint32_t)(linear / BLOCK_SIZE),
+	struct block_run run = {.segment = piece->part->extent.segment,
+		.first = (uint32_t)(linear / BLOCK_SIZE + piece_shift(piece)),
 		.count = piece_run_end(piece, i) - i,
 		.bytes = piece_block(piece, i)};
 
@@ -553,7 +566,7 @@ static bool extent_fits(const struct segment *segment, const struct extent *exte
 }
 
 /* The bytes from..to of the segment, which lie in the part. */
-static bool runs_read(struct pool_read *read, const struct read_part *part, struct segment *segment,
+bool segment_read(struct pool_read *read, const struct read_part *part, struct segment *segment,
 	uint64_t from, uint64_t end, struct io_batch *batch)
 {
 	struct run run = {.to = from};
@@ -589,7 +602,7 @@ void part_read(struct pool_read *read, const struct read_part *part, uint64_t fr
 		read_fail(read);
 		return;
 	}
-	if (!runs_read(read, part, segment, from, to, batch))
+	if (!(segment->remap ? moved_read : segment_read)(read, part, segment, from, to, batch))
 		read_fail(read);
 	segment_put(segment);
 }
@@ -621,6 +634,7 @@ void pool_read(struct pool *pool, struct pool_read *read)
 	struct io_batch batch = {.engine = pool->engine};
 
 	read->pool = pool;
+	read->moved = NULL;
 	atomic_init(&read->pending, 1);
 	atomic_init(&read->failed, 0);
 	read->looks = read->cached && block_cache_is_on(pool->cache);

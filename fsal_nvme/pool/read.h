@@ -26,11 +26,6 @@ static inline uint64_t low_bits(unsigned count)
 	return count >= 64 ? ~UINT64_C(0) : (UINT64_C(1) << count) - 1;
 }
 
-static inline void segment_ref(struct segment *segment)
-{
-	atomic_fetch_add(&segment->references, 1);
-}
-
 static inline unsigned segment_width(const struct segment *segment)
 {
 	return segment->layout.data + segment->layout.parity;
@@ -86,8 +81,24 @@ uint64_t chunk_to_linear(const struct layout *layout, unsigned chunk, uint64_t a
  * memory and devices. */
 void part_read(struct pool_read *read, const struct read_part *part, uint64_t from, uint64_t to,
 	struct io_batch *batch);
+/* The same bytes of a segment that has them; `part` may be one of a moved segment's. */
+bool segment_read(struct pool_read *read, const struct read_part *part, struct segment *segment,
+	uint64_t from, uint64_t to, struct io_batch *batch);
 /* Takes what the block cache has, and starts to read the rest. */
 void part_read_cached(struct pool_read *read, const struct read_part *part, struct io_batch *batch);
+
+/* --- read_moved.c ------------------------------------------------------------------------- */
+
+/* A part of what was asked for in a moved segment, as it is read: with the offset that it has in
+ * the segment where it is, and the id of the one that it was asked for in. */
+struct moved_part {
+	struct read_part part;
+	uint64_t offset; /* that was asked for */
+};
+/* Starts to read the bytes from..to of a moved segment. */
+bool moved_read(struct pool_read *read, const struct read_part *part, struct segment *segment,
+	uint64_t from, uint64_t to, struct io_batch *batch);
+void moved_free(struct pool_read *read);
 
 /* --- pages.c ------------------------------------------------------------------------------ */
 

@@ -18,7 +18,7 @@
  */
 #include <stdio.h>
 
-#include "pool/internal.h"
+#include "pool/remap.h"
 
 void recover_note_owners(struct pool *pool)
 {
@@ -47,6 +47,16 @@ static const struct segment_row *root_row(const struct pool *pool, uint64_t id)
 	return NULL;
 }
 
+/* Until its rows are read. */
+static int give_no_runs(struct segment *segment)
+{
+	struct remap *none = remap_new(0);
+
+	if (none)
+		segment_set_remap(segment, none);
+	return none ? 0 : -ENOMEM;
+}
+
 /* The root was written after the image was closed, and may be ahead of the journal. */
 static int add_segment(struct pool *pool, struct txn *view, struct segment_row *row)
 {
@@ -65,6 +75,8 @@ static int add_segment(struct pool *pool, struct txn *view, struct segment_row *
 		segment->frozen = true;
 		rc = segment_load_open(pool, view, segment);
 	}
+	if (row->state == SEGMENT_MOVED)
+		rc = give_no_runs(segment);
 	segment_put(segment);
 	return rc;
 }
@@ -106,6 +118,8 @@ int recover_table(struct pool *pool)
 	if (rc)
 		return rc;
 	rc = add_all(pool, view);
+	if (!rc)
+		rc = remap_load(pool, view);
 	txn_abort(view);
 	return rc ? rc : recover_kept(pool);
 }

@@ -265,6 +265,8 @@ static int refer_rows(struct txn *txn, struct segment *segment, const struct ext
 
 		if (index >= segment->rows_recorded)
 			rc = put_tail(txn, segment, index, at, to);
+		if (rc == -EAGAIN && index < rows_flushed(segment)) /* just now */
+			rc = record_rows(txn, segment, index + 1);
 		at = to;
 	}
 	return rc;

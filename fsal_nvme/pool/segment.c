@@ -5,6 +5,7 @@
  *   reserved   slots taken and recorded, durable: only now may its owner write there
  *   open       a stream fills it; checksums of its rows stand in the pool's environment
  *   closed     headers and checksum pages stand on all its live chunks
+ *   moved      what images name of it is elsewhere (remap.h); its slots go as a freed one's
  *   freed      its row is gone; its slots go back when the last read or repair lets go of it
  *
  * A stock of reserved segments is kept, so that an append seldom waits for the journal. When a
@@ -15,6 +16,7 @@
 #include <limits.h>
 #include <stdio.h>
 
+#include "pool/remap.h"
 #include "pool/row.h"
 
 #define COMPACTION_SEGMENTS 2u /* that it always finds, beside the images */
@@ -83,6 +85,7 @@ struct segment *segment_get(struct pool *pool, uint64_t id)
 static void segment_destroy(struct segment *s)
 {
 	segment_drop_arrays(s);
+	free(s->remap);
 	pthread_mutex_destroy(&s->lock);
 	free(s);
 }
@@ -139,6 +142,22 @@ static int table_grow(struct pool *pool)
 	return 0;
 }
 
+/* With table_lock for writing. */
+static void moved_add(struct pool *pool, struct segment *s)
+{
+	LIST_INSERT_HEAD(&pool->moved, s, moved);
+	atomic_fetch_add(&pool->remap_runs, s->remap->count);
+}
+
+/* With table_lock for writing: if it is one. */
+static void moved_remove(struct pool *pool, struct segment *s)
+{
+	if (!s->remap)
+		return;
+	LIST_REMOVE(s, moved);
+	atomic_fetch_sub(&pool->remap_runs, s->remap->count);
+}
+
 int segment_insert(struct pool *pool, const struct segment_row *row, struct segment **segment)
 {
 	struct segment *s = segment_new(pool, row);
@@ -175,11 +194,54 @@ void segment_remove(struct pool *pool, struct segment *segment)
 	if (*at) {
 		*at = segment->hash_next;
 		pool->segment_count--;
+		moved_remove(pool, segment);
 	}
 	pthread_rwlock_unlock(&pool->table_lock);
 	page_cache_forget(pool, segment->id);
 	segment_forget_chore(segment);
 	segment_put(segment);
+}
+
+struct segment *segment_prepare(
+	struct pool *pool, const struct segment_row *row, struct remap *remap)
+{
+	struct segment *s = segment_new(pool, row);
+
+	if (s)
+		s->remap = remap;
+	return s;
+}
+
+void segment_set_remap(struct segment *segment, struct remap *remap)
+{
+	struct pool *pool = segment->pool;
+
+	pthread_rwlock_wrlock(&pool->table_lock);
+	moved_remove(pool, segment);
+	free(segment->remap);
+	segment->remap = remap;
+	moved_add(pool, segment);
+	pthread_rwlock_unlock(&pool->table_lock);
+}
+
+void segment_replace(struct segment *old, struct segment *fresh)
+{
+	struct pool *pool = old->pool;
+	struct segment **at;
+
+	pthread_rwlock_wrlock(&pool->table_lock);
+	at = bucket(pool, old->id);
+	while (*at != old)
+		at = &(*at)->hash_next;
+	fresh->hash_next = old->hash_next;
+	*at = fresh;
+	moved_remove(pool, old);
+	moved_add(pool, fresh);
+	pthread_rwlock_unlock(&pool->table_lock);
+	old->freed = true;
+	page_cache_forget(pool, old->id);
+	segment_forget_chore(old);
+	segment_put(old);
 }
 
 int segment_list(struct pool *pool, struct segment ***segments, unsigned *count)
@@ -250,7 +312,7 @@ int segment_free(struct txn *txn, struct segment *segment)
 	int rc;
 
 	assert(!segment->freed);
-	if (written_late(pool, &segment->row))
+	if (segment->row.state != SEGMENT_MOVED && written_late(pool, &segment->row))
 		return segment_forget_live(txn, segment);
 	hook = malloc(sizeof(*hook));
 	if (!hook)
@@ -260,6 +322,8 @@ int segment_free(struct txn *txn, struct segment *segment)
 	rc = keys_delete(txn, key_segment(key, KEY_SUMS, segment->id), &all);
 	if (!rc)
 		rc = keys_delete(txn, key_segment(key, KEY_TAIL, segment->id), &all);
+	if (!rc && segment->remap)
+		rc = keys_delete(txn, key_segment(key, KEY_REMAP, segment->id), &all);
 	if (!rc)
 		rc = txn_delete(txn, pool_env(pool), key_segment(key, KEY_SEGMENT, segment->id));
 	return rc;
@@ -272,6 +336,7 @@ static void forget_reserved(struct pool *pool, struct segment **list, unsigned c
 {
 	for (unsigned i = 0; i < count; i++) {
 		list[i]->freed = true;
+		place_owned(pool, false);
 		segment_remove(pool, list[i]);
 		segment_put(list[i]);
 	}
@@ -294,6 +359,7 @@ static int reserve_one(struct txn *txn, struct segment **segment)
 		return rc;
 	rc = segment_insert(pool, &row, segment);
 	if (rc) {
+		place_owned(pool, false);
 		place_release(pool, &row);
 		return rc;
 	}
@@ -302,6 +368,13 @@ static int reserve_one(struct txn *txn, struct segment **segment)
 	if (rc)
 		forget_reserved(pool, segment, 1);
 	return rc;
+}
+
+/* Until the next opening. */
+static void leave_reserved(struct pool *pool, struct segment *s)
+{
+	place_owned(pool, false);
+	segment_put(s);
 }
 
 /*
@@ -316,11 +389,36 @@ static int make_sure(struct pool *pool, struct segment **list, unsigned count, u
 	if (!rc)
 		rc = beat_still_ours(pool);
 	for (unsigned i = 0; rc && i < count; i++)
-		segment_put(list[i]);
+		leave_reserved(pool, list[i]);
 	return rc;
 }
 
-/* Reserves up to `wanted` segments, durable; list[i] with a reference each. */
+static void recording_begin(struct pool *pool)
+{
+	pthread_mutex_lock(&pool->recording_lock);
+	pool->recording++;
+	pthread_mutex_unlock(&pool->recording_lock);
+}
+
+static void recording_end(struct pool *pool)
+{
+	pthread_mutex_lock(&pool->recording_lock);
+	pool->recording--;
+	pthread_cond_broadcast(&pool->recorded);
+	pthread_mutex_unlock(&pool->recording_lock);
+}
+
+/* Until none is on its way: those wait for the journal alone. */
+static void recording_await(struct pool *pool)
+{
+	pthread_mutex_lock(&pool->recording_lock);
+	while (pool->recording)
+		pthread_cond_wait(&pool->recorded, &pool->recording_lock);
+	pthread_mutex_unlock(&pool->recording_lock);
+}
+
+/* Reserves up to `wanted` segments, durable; list[i] with a reference each. When all has its place,
+ * recording_end(). */
 static int reserve(struct pool *pool, struct segment **list, unsigned wanted, unsigned *count)
 {
 	struct txn *txn;
@@ -330,6 +428,7 @@ static int reserve(struct pool *pool, struct segment **list, unsigned wanted, un
 	*count = 0;
 	if (rc)
 		return rc;
+	recording_begin(pool);
 	while (!rc && *count < wanted) {
 		rc = reserve_one(txn, &list[*count]);
 		if (!rc)
@@ -345,8 +444,10 @@ static int reserve(struct pool *pool, struct segment **list, unsigned wanted, un
 		forget_reserved(pool, list, *count);
 	else
 		rc = make_sure(pool, list, *count, lsn);
-	if (rc)
-		*count = 0;
+	if (!rc)
+		return 0;
+	*count = 0;
+	recording_end(pool);
 	return rc;
 }
 
@@ -401,13 +502,20 @@ static int free_reserved(struct pool *pool, struct segment *s)
 	return txn_commit(txn, &lsn);
 }
 
-/* It is freed, or in the stock again. */
+/* One that is nobody's is freed, or in the stock again. */
 static int discard(struct pool *pool, struct segment *s)
 {
-	int rc = free_reserved(pool, s);
+	int rc;
 
-	if (s->freed || !stock_push(pool, s))
+	place_owned(pool, false);
+	rc = free_reserved(pool, s);
+	if (s->freed) {
 		segment_put(s);
+		return rc;
+	}
+	place_unowned(pool);
+	if (!stock_push(pool, s))
+		leave_reserved(pool, s);
 	return rc;
 }
 
@@ -430,7 +538,7 @@ static int stock_take(struct pool *pool, struct segment **segment)
 	return -ENOENT;
 }
 
-unsigned segment_stock(struct pool *pool)
+static unsigned stock_left(struct pool *pool)
 {
 	unsigned count;
 
@@ -451,18 +559,18 @@ uint64_t segment_reserve(struct pool *pool)
  * need, the images nothing. */
 int64_t segments_left(struct pool *pool, enum segment_purpose purpose, unsigned flags)
 {
-	uint64_t left = place_capacity(pool) + segment_stock(pool);
+	struct place_left left = place_left(pool);
 	uint64_t kept = flags & APPEND_RESERVED ? atomic_load(&pool->image_segments)
 						: segment_reserve(pool);
 
-	if (!(flags & (APPEND_RESERVED | APPEND_KEPT)))
-		kept += kept_segments(pool);
 	if (purpose != PURPOSE_DATA)
 		return INT64_MAX;
 	/* What a checkpoint has taken is of what the images need. */
-	if (flags & APPEND_KEPT)
-		left += atomic_load(&pool->image_taken);
-	return (int64_t)left - (int64_t)kept;
+	if (flags & (APPEND_RESERVED | APPEND_KEPT))
+		left.segments += left.image_taken;
+	else
+		kept += kept_segments(pool);
+	return (int64_t)left.segments - (int64_t)kept;
 }
 
 uint64_t segment_compaction_room(struct pool *pool)
@@ -475,33 +583,55 @@ uint64_t segment_compaction_room(struct pool *pool)
 /* Of several who took one at the same time some may have taken what is not theirs. */
 static int give_back(struct pool *pool, struct segment *segment)
 {
-	int rc = stock_push(pool, segment) ? 0 : discard(pool, segment);
+	int rc = 0;
 
+	place_unowned(pool);
+	if (!stock_push(pool, segment))
+		rc = discard(pool, segment);
 	return rc ? rc : -ENOSPC;
+}
+
+static int reserve_single(struct pool *pool, struct segment **segment)
+{
+	unsigned count;
+	int rc = reserve(pool, segment, 1, &count);
+
+	if (!rc)
+		recording_end(pool);
+	return rc;
+}
+
+static int get_unowned(struct pool *pool, bool many, struct segment **segment)
+{
+	int rc = stock_take(pool, segment);
+
+	/* One record for a stock of them. */
+	if (rc == -ENOENT && many) {
+		rc = segment_restock(pool);
+		rc = rc ? rc : stock_take(pool, segment);
+	}
+	if (rc == -ENOENT)
+		rc = reserve_single(pool, segment);
+	if (rc != -ENOSPC)
+		return rc;
+	recording_await(pool); /* the last ones may be on their way into the stock */
+	rc = stock_take(pool, segment);
+	return rc == -ENOENT ? -ENOSPC : rc;
 }
 
 int segment_take(struct pool *pool, uint32_t volume, enum segment_purpose purpose, unsigned flags,
 	struct segment **segment)
 {
-	unsigned count = 0;
 	int rc;
 
 	if (segments_left(pool, purpose, flags) <= 0)
 		return -ENOSPC;
-	rc = stock_take(pool, segment);
-	/* An image takes many: one record for a stock of them. */
-	if (rc == -ENOENT && purpose == PURPOSE_IMAGE) {
-		rc = segment_restock(pool);
-		rc = rc ? rc : stock_take(pool, segment);
-	}
-	if (rc == -ENOENT)
-		rc = reserve(pool, segment, 1, &count);
+	rc = get_unowned(pool, purpose == PURPOSE_IMAGE, segment);
 	if (rc)
 		return rc;
+	place_owned(pool, purpose == PURPOSE_IMAGE);
 	if (segments_left(pool, purpose, flags) < 0)
 		return give_back(pool, *segment);
-	if (purpose == PURPOSE_IMAGE)
-		atomic_fetch_add(&pool->image_taken, 1);
 	pthread_mutex_lock(&(*segment)->lock);
 	(*segment)->row.volume = volume;
 	(*segment)->row.purpose = (uint8_t)purpose;
@@ -514,7 +644,7 @@ int segment_take(struct pool *pool, uint32_t volume, enum segment_purpose purpos
 int segment_restock(struct pool *pool)
 {
 	struct segment *list[16];
-	unsigned wanted = pool->stock_size - segment_stock(pool), count;
+	unsigned wanted = pool->stock_size - stock_left(pool), count;
 	int rc;
 
 	if (wanted > 16)
@@ -524,6 +654,8 @@ int segment_restock(struct pool *pool)
 	rc = reserve(pool, list, wanted, &count);
 	for (unsigned i = 0; i < count; i++)
 		if (!stock_push(pool, list[i]))
-			segment_put(list[i]); /* stays reserved until the next opening */
+			leave_reserved(pool, list[i]);
+	if (!rc)
+		recording_end(pool);
 	return rc == -ENOSPC ? 0 : rc;
 }

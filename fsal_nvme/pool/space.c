@@ -44,6 +44,7 @@ static uint64_t least(uint64_t a, uint64_t b)
 struct tally {
 	struct pool_use use;
 	uint64_t slots; /* bytes of all slots that segments have */
+	uint64_t capacity; /* bytes that they take, without parity */
 };
 
 static void count_data(const struct pool *pool, const struct segment *s, struct pool_use *use)
@@ -72,6 +73,7 @@ static void count_segment(const struct pool *pool, struct segment *s, struct tal
 	pthread_mutex_lock(&s->lock);
 	slots = (uint64_t)(s->row.data + s->row.parity) * pool->header.slot_size;
 	tally->slots += slots;
+	tally->capacity += segment_capacity(pool, s->row.data);
 	if (s->row.state == SEGMENT_RESERVED)
 		tally->use.reserved += slots;
 	else if (s->row.purpose == PURPOSE_IMAGE)
@@ -113,9 +115,11 @@ static uint64_t member_bytes(const struct pool *pool, const struct member *membe
 void pool_use(struct pool *pool, struct pool_use *use)
 {
 	uint64_t width = data_width(pool) + pool->m, raw = 0, slots = 0, left, mine, kept;
+	struct place_left segments;
 	struct tally tally = {0};
 
 	count_segments(pool, &tally);
+	segments = place_left(pool);
 	for (unsigned i = 0; i < pool->device_count; i++) {
 		raw += member_bytes(pool, &pool->devices[i]);
 		slots += slots_bytes(pool, &pool->devices[i]);
@@ -124,9 +128,10 @@ void pool_use(struct pool *pool, struct pool_use *use)
 	use->raw = raw;
 	use->metadata += pool->device_count * heads_bytes(pool);
 	left = slots - least(tally.slots, slots);
-	mine = least(place_capacity(pool) * width * pool->header.slot_size, left);
-	kept = segment_reserve(pool) + kept_segments(pool); /* the stock is a part of it */
-	kept -= least(segment_stock(pool), kept);
+	mine = (segments.segments - segments.unowned) * width * pool->header.slot_size;
+	mine = least(mine, left);
+	kept = segment_reserve(pool) + kept_segments(pool); /* those that are nobody's are of it */
+	kept -= least(segments.unowned, kept);
 	kept = least(kept * width * pool->header.slot_size, mine);
 	use->reserved += kept;
 	use->free = mine - kept;
@@ -138,15 +143,14 @@ void pool_use(struct pool *pool, struct pool_use *use)
 void pool_space(struct pool *pool, uint64_t *total, uint64_t *free_bytes)
 {
 	uint64_t size = pool_segment_bytes(pool), reserve = segment_reserve(pool) * size;
-	uint64_t alone = reserve + kept_segments(pool) * size, left;
-	struct pool_status *status = malloc(sizeof(*status));
+	uint64_t alone = reserve + kept_segments(pool) * size, usable, free;
+	struct tally tally = {0};
+	struct place_left left;
 
-	*total = *free_bytes = 0;
-	if (!status)
-		return;
-	pool_status(pool, status);
-	left = status->usable - status->used + segment_stock(pool) * size;
-	*total = status->usable > reserve ? status->usable - reserve : 0;
-	*free_bytes = left > alone ? left - alone : 0;
-	free(status);
+	count_segments(pool, &tally);
+	left = place_left(pool);
+	usable = tally.capacity + (left.segments - left.unowned) * size;
+	free = left.segments * size;
+	*total = usable > reserve ? usable - reserve : 0;
+	*free_bytes = free > alone ? free - alone : 0;
 }

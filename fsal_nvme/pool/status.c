@@ -53,6 +53,8 @@ static void count_segment(struct pool *pool, const struct segment_row *row, void
 {
 	struct pool_status *status = data;
 
+	if (row->state == SEGMENT_MOVED)
+		return;
 	status->segments++;
 	status->segments_open += row->state == SEGMENT_OPEN;
 	status->segments_degraded += row->state != SEGMENT_RESERVED && segment_degraded(pool, row);
@@ -75,6 +77,8 @@ static void summarize(const struct label *label, struct pool_summary *summary)
 
 void pool_status(struct pool *pool, struct pool_status *status)
 {
+	struct journal_position durable;
+
 	memset(status, 0, sizeof(*status));
 	pthread_mutex_lock(&pool->label_lock);
 	summarize(&pool->label, &status->summary);
@@ -99,9 +103,12 @@ void pool_status(struct pool *pool, struct pool_status *status)
 	status->kept = kept_segments(pool) * pool_segment_bytes(pool);
 	status->journal_size = pool->header.journal_size;
 	status->journal_used = journal_used(pool);
+	journal_durable_position(pool, &durable);
 	status->images = atomic_load(&pool->images);
 	status->deltas = atomic_load(&pool->deltas);
 	status->image_bytes = atomic_load(&pool->image_bytes);
+	status->delta_bytes = atomic_load(&pool->delta_bytes);
+	status->journal_bytes = durable.position;
 	status->domain_may_die = place_domain_may_die(pool);
 	block_cache_status(pool->cache, status);
 }
@@ -130,7 +137,8 @@ static void add_volume(struct pool *pool, const struct segment_row *row, void *d
 {
 	struct volume_sum *sum = data;
 
-	if (row->volume == sum->volume && row->purpose == PURPOSE_DATA)
+	if (row->volume == sum->volume && row->purpose == PURPOSE_DATA &&
+		row->state != SEGMENT_MOVED)
 		sum->live += row->live;
 }
 
@@ -154,7 +162,8 @@ int pool_each_segment(struct pool *pool, uint32_t volume,
 
 		segment_look(list[i], &row);
 		if (!rc && row.volume == volume && row.purpose == PURPOSE_DATA)
-			rc = each(data, row.id, (uint64_t)row.rows * row.cell * row.data, row.live);
+			rc = each(data, row.id, (uint64_t)row.rows * row.cell * row.data,
+				atomic_load(&list[i]->place) ? 0 : row.live);
 		segment_put(list[i]);
 	}
 	free(list);

@@ -344,12 +344,15 @@ static int free_segment(struct txn *txn, struct segment *segment)
 	rc = delete_cost(txn, KEY_SUMS, segment->id, &cost);
 	if (!rc)
 		rc = delete_cost(txn, KEY_TAIL, segment->id, &cost);
+	if (!rc && segment->remap)
+		rc = delete_cost(txn, KEY_REMAP, segment->id, &cost);
 	if (!rc && !room_for(txn, cost))
 		rc = -EAGAIN;
 	return rc ? rc : segment_free(txn, segment);
 }
 
-static int free_segments(struct txn *txn, uint32_t volume)
+/* Those that are moved before the places that they name: there are no remaps of nothing. */
+static int free_segments(struct txn *txn, uint32_t volume, bool moved)
 {
 	struct segment **segments;
 	unsigned count;
@@ -361,7 +364,8 @@ static int free_segments(struct txn *txn, uint32_t volume)
 		struct segment_row row;
 
 		segment_look(segments[i], &row);
-		if (!rc && row.volume == volume && row.purpose != PURPOSE_IMAGE)
+		if (!rc && row.volume == volume && row.purpose != PURPOSE_IMAGE &&
+			moved == (row.state == SEGMENT_MOVED))
 			rc = free_segment(txn, segments[i]);
 		segment_put(segments[i]);
 	}
@@ -501,7 +505,9 @@ int volume_row_delete(struct txn *txn, uint32_t id)
 	if (!rc)
 		rc = kept_forget(txn, id);
 	if (!rc)
-		rc = free_segments(txn, id);
+		rc = free_segments(txn, id, true);
+	if (!rc)
+		rc = free_segments(txn, id, false);
 	if (!rc)
 		rc = delete_rows(txn, KEY_IMAGE, id);
 	if (!rc)

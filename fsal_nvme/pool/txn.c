@@ -198,18 +198,22 @@ int txn_new_env(struct txn *txn, uint32_t volume, struct env **result)
 
 int view_begin(struct env *env, struct txn **result)
 {
-	struct txn *txn = txn_allocate(env->pool);
-	int rc;
+	struct view *view;
+	int rc = env_view_begin(env, &view);
 
-	if (!txn)
-		return -ENOMEM;
-	txn->viewed = env;
-	rc = env_view_begin(env, &txn->view);
 	if (rc)
-		free(txn);
-	else
-		*result = txn;
-	return rc;
+		return rc;
+	if (!view->shown)
+		view->shown = txn_allocate(env->pool);
+	if (!view->shown) {
+		env_view_end(env, view);
+		return -ENOMEM;
+	}
+	view->shown->pool = env->pool;
+	view->shown->viewed = env;
+	view->shown->view = view;
+	*result = view->shown;
+	return 0;
 }
 
 struct pool *txn_pool(const struct txn *txn)
@@ -416,31 +420,37 @@ static int record_add(struct txn *txn, struct change *change)
 	return 0;
 }
 
-static int apply(struct env *env, MDB_txn *mdb, const struct change *change)
+/* `flags` of a put, as mdb_put() has them. */
+static int apply(struct env *env, MDB_txn *mdb, const struct change *change, unsigned flags)
 {
 	int rc;
 
 	if (change->type == CHANGE_DELETE)
 		rc = env_write_delete(env, mdb, change->key);
 	else
-		rc = env_write_put(env, mdb, change->key, change->value, 0);
+		rc = env_write_put(env, mdb, change->key, change->value, flags);
 	if (!rc)
 		env_changed_note(env, change->key);
 	return rc;
 }
 
-static void count_growth(struct side *side, const struct change *change)
+static int64_t growth_of(struct side *side, const struct change *change)
 {
 	MDB_val key = val(change->key), old;
+	int64_t growth = 0;
 
 	if (!mdb_get(side->mdb, side->env->store->dbi, &key, &old))
-		side->growth -= (int64_t)(key.mv_size + old.mv_size);
+		growth -= (int64_t)(key.mv_size + old.mv_size);
 	if (change->type == CHANGE_PUT)
-		side->growth += (int64_t)(key.mv_size + change->value.length);
+		growth += (int64_t)(key.mv_size + change->value.length);
+	return growth;
 }
 
-static int make_change(struct txn *txn, struct env *env, struct change *change)
+/* What changes nothing, since the key is not there, or is there already, may be followed by more.
+ */
+static int make_change(struct txn *txn, struct env *env, struct change *change, unsigned flags)
 {
+	int64_t growth;
 	struct side *side;
 	size_t before = txn->length;
 	int rc = open_side(txn, env, &side);
@@ -452,28 +462,36 @@ static int make_change(struct txn *txn, struct env *env, struct change *change)
 	rc = record_add(txn, change);
 	if (rc)
 		return fail(txn, rc);
-	if (side->full)
-		count_growth(side, change);
-	rc = apply(env, side->mdb, change);
-	if (!rc)
+	growth = side->full ? growth_of(side, change) : 0;
+	rc = apply(env, side->mdb, change, flags);
+	if (!rc) {
 		side->changed = true;
-	else
-		txn->length = before;
-	return rc == -ENOENT || !rc ? rc : fail(txn, rc);
+		side->growth += growth;
+		return 0;
+	}
+	txn->length = before;
+	return rc == -ENOENT || rc == -EEXIST ? rc : fail(txn, rc);
 }
 
 int txn_put(struct txn *txn, struct env *env, struct bytes key, struct bytes value)
 {
 	struct change put = {CHANGE_PUT, env->volume, key, value};
 
-	return make_change(txn, env, &put);
+	return make_change(txn, env, &put, 0);
+}
+
+int txn_add(struct txn *txn, struct env *env, struct bytes key, struct bytes value)
+{
+	struct change put = {CHANGE_PUT, env->volume, key, value};
+
+	return make_change(txn, env, &put, MDB_NOOVERWRITE);
 }
 
 int txn_delete(struct txn *txn, struct env *env, struct bytes key)
 {
 	struct change delete = {CHANGE_DELETE, env->volume, key, {NULL, 0}};
 
-	return make_change(txn, env, &delete);
+	return make_change(txn, env, &delete, 0);
 }
 
 /* --- ending ------------------------------------------------------------------------------------
@@ -507,12 +525,12 @@ void txn_abort(struct txn *txn)
 		return;
 	if (txn->view) {
 		env_view_end(txn->viewed, txn->view);
-	} else {
-		run_hooks(txn, 0);
-		side_abort(&txn->own);
-		side_abort(&txn->volume);
-		journal_unreserve(txn->pool, txn->limit);
+		return;
 	}
+	run_hooks(txn, 0);
+	side_abort(&txn->own);
+	side_abort(&txn->volume);
+	journal_unreserve(txn->pool, txn->limit);
 	txn_free(txn);
 }
 
@@ -688,7 +706,7 @@ static int replay_apply(struct env *env, const struct change *change)
 		if (rc)
 			return rc;
 	}
-	rc = apply(env, env->replaying, change);
+	rc = apply(env, env->replaying, change, 0);
 	if (rc == -ENOENT) {
 		log_error("journal: a record deletes what volume %u does not have", env->volume);
 		return -EBADMSG;

@@ -17,9 +17,23 @@ static bool is_asked(struct volume *volume)
 	       atomic_load(&volume->squeeze) || atomic_load(&volume->relief) == RELIEF_ASKED;
 }
 
+/* -EAGAIN: it stays asked for. */
+static int relieve_kept(struct volume *volume)
+{
+	int r;
+
+	if (atomic_load(&volume->relief) != RELIEF_ASKED)
+		return 0;
+	r = compactor_make_kept_room(volume);
+	if (r == -EAGAIN)
+		return r;
+	atomic_store(&volume->relief, r ? RELIEF_VAIN : RELIEF_NONE);
+	return 0;
+}
+
 static int give_back(struct volume *volume)
 {
-	int r, r2;
+	int r, r2, r3;
 
 	atomic_store(&volume->giving_back, true);
 	if (atomic_exchange(&volume->squeeze, false))
@@ -27,11 +41,9 @@ static int give_back(struct volume *volume)
 	commit_run(volume);
 	r = reclaim_all(volume);
 	r2 = trim_all(volume);
-	if (atomic_load(&volume->relief) == RELIEF_ASKED)
-		atomic_store(&volume->relief,
-			compactor_make_kept_room(volume) ? RELIEF_VAIN : RELIEF_NONE);
+	r3 = relieve_kept(volume);
 	atomic_store(&volume->giving_back, false);
-	return r ? r : r2;
+	return r ? r : r2 ? r2 : r3;
 }
 
 int volume_maintain(struct volume *volume)

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
  * A transaction of a volume: what all changes of names, attributes and extents have in common. The
- * header row is read at its beginning and written at its end; extents are referred to and released
- * in bunches.
+ * header row is written at its end; extents are referred to and released in bunches.
  */
 #include "volume/internal.h"
 
@@ -17,16 +16,15 @@ bool volume_may_change(const struct volume *volume)
 	return atomic_load(&volume->writable);
 }
 
-static int header_get(struct change *change)
+/* Under the transaction's locks. */
+static void committing(struct txn_hook *hook, uint64_t lsn)
 {
-	struct volume *volume = change->volume;
-	struct bytes row;
-	struct key key;
-	int r = txn_get(change->txn, volume->env, key_header(&key), &row);
+	struct change *change = (struct change *)hook;
 
-	if (r == -ENOENT || (!r && header_decode(row, &change->header)))
-		return row_is_bad(volume, ROW_HEADER, 0);
-	return r;
+	if (!lsn)
+		return;
+	change->volume->header = change->header;
+	recent_take_out(&change->volume->recent, &change->touched, lsn);
 }
 
 int change_begin(struct volume *volume, struct change *change)
@@ -35,6 +33,7 @@ int change_begin(struct volume *volume, struct change *change)
 
 	memset(change, 0, offsetof(struct change, refers));
 	change->refer_count = change->release_count = change->held_count = 0;
+	change->touched.count = 0;
 	change->volume = volume;
 	if (!volume_may_change(volume))
 		return -EROFS;
@@ -42,13 +41,15 @@ int change_begin(struct volume *volume, struct change *change)
 	if (r)
 		return r;
 	/* Asked again: sealing takes the right away and then waits for its own transaction. */
-	r = volume_may_change(volume) ? header_get(change) : -EROFS;
-	if (r) {
+	if (!volume_may_change(volume)) {
 		txn_abort(change->txn);
-		return r;
+		return -EROFS;
 	}
 	change->now = (int64_t)engine_time(volume->engine);
+	change->header = volume->header;
 	change->bytes = change->header.bytes;
+	change->hook.run = committing;
+	txn_on_end(change->txn, &change->hook);
 	return 0;
 }
 
@@ -119,6 +120,7 @@ int change_end(struct change *change, int status, uint64_t *lsn)
 	if (status)
 		return status;
 	volume_note_lsn(change->volume, number);
+	recent_tell(&change->volume->recent, &change->touched, number);
 	if (number)
 		count_more(&change->volume->done.transactions, 1);
 	atomic_fetch_add(&change->volume->committed, change->header.bytes - change->bytes);
@@ -205,6 +207,11 @@ bool change_has_room(const struct change *change)
 int change_put(struct change *change, struct bytes key, const void *row, size_t length)
 {
 	return txn_put(change->txn, change->volume->env, key, (struct bytes){row, length});
+}
+
+int change_add(struct change *change, struct bytes key, const void *row, size_t length)
+{
+	return txn_add(change->txn, change->volume->env, key, (struct bytes){row, length});
 }
 
 int change_delete(struct change *change, struct bytes key)

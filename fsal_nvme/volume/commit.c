@@ -198,7 +198,9 @@ static int slot_apply(struct change *change, struct slot *slot)
 		return r;
 	pthread_mutex_lock(&file->lock);
 	slot->progress = (struct progress){0};
+	file_note_applying(file, &inode);
 	r = overlay_apply(change, &inode, file->committing, &slot->progress);
+	file->applying = r >= 0;
 	pthread_mutex_unlock(&file->lock);
 	if (r < 0)
 		return r;
@@ -219,11 +221,19 @@ static void slot_drop(struct slot *slot)
 	slot->done = true;
 }
 
+static void slot_aborted(struct slot *slot)
+{
+	pthread_mutex_lock(&slot->file->lock);
+	slot->file->applying = false;
+	pthread_mutex_unlock(&slot->file->lock);
+}
+
 static void slot_committed(struct slot *slot, uint64_t lsn)
 {
 	struct volume_file *file = slot->file;
 
 	pthread_mutex_lock(&file->lock);
+	file->applying = false;
 	overlay_advance(file->volume, file->committing, &slot->progress);
 	file->failing = 0;
 	if (lsn)
@@ -289,9 +299,11 @@ static bool batch_step(struct batch *batch)
 	}
 	r = fill_change(batch, &change, &last);
 	r = change_finish(&change, r, &lsn);
-	for (unsigned i = 0; !r && i < batch->count; i++) {
-		if (batch->slots[i].touched)
+	for (unsigned i = 0; i < batch->count; i++) {
+		if (batch->slots[i].touched && !r)
 			slot_committed(&batch->slots[i], lsn);
+		else if (batch->slots[i].touched)
+			slot_aborted(&batch->slots[i]);
 	}
 	if (r && batch->solo && last)
 		last->status = r;

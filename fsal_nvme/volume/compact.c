@@ -57,30 +57,33 @@ static int by_id(const void *a, const void *b)
 	return *x < *y ? -1 : *x > *y;
 }
 
-static bool is_wanted(const struct compaction *c, uint64_t segment)
+bool segments_have(const uint64_t *segments, unsigned count, uint64_t segment)
 {
-	return bsearch(&segment, c->segments, c->segment_count, sizeof(segment), by_id);
+	return bsearch(&segment, segments, count, sizeof(segment), by_id);
+}
+
+int extents_of_next(struct volume *volume, struct txn *view, uint64_t *ino, uint64_t *at, bool *end)
+{
+	struct bytes found, row;
+	struct key key;
+	int r = txn_seek(view, volume->env, key_pair(&key, ROW_EXTENT, *ino + 1, 0), &found, &row);
+
+	*end = r == -ENOENT || (!r && !key_is_pair(found, ROW_EXTENT, ino, at));
+	return *end ? 0 : r;
 }
 
 /* Looks at the extent that holds or follows (c->ino, c->at), and moves on. */
 static int look(struct compaction *c, struct txn *view)
 {
-	struct bytes key_found, row;
 	struct extent extent;
-	struct key key;
 	uint64_t at;
 	int r = extent_next(c->volume, view, c->ino, c->at, &at, &extent);
 
-	if (!r && is_wanted(c, extent.segment))
+	if (!r && segments_have(c->segments, c->segment_count, extent.segment))
 		found(c, at, &extent);
 	else if (!r)
 		c->at = at + extent.length;
-	if (r != -ENOENT)
-		return r;
-	r = txn_seek(
-		view, c->volume->env, key_pair(&key, ROW_EXTENT, c->ino + 1, 0), &key_found, &row);
-	c->end = r == -ENOENT || (!r && !key_is_pair(key_found, ROW_EXTENT, &c->ino, &c->at));
-	return c->end ? 0 : r;
+	return r == -ENOENT ? extents_of_next(c->volume, view, &c->ino, &c->at, &c->end) : r;
 }
 
 static int scan(struct compaction *c)
@@ -98,6 +101,45 @@ static int scan(struct compaction *c)
 
 /* --- moving ----------------------------------------------------------------------------------- */
 
+/* Whether the inode has the bytes where they were when they were found. */
+static bool is_unchanged(
+	struct volume *volume, struct txn *txn, const struct inode *inode, const struct move *move)
+{
+	struct extent now;
+	uint64_t at;
+	int r = extent_next(volume, txn, inode->ino, move->at, &at, &now);
+
+	return !r && at == move->at && now.segment == move->old.segment &&
+	       now.offset == move->old.offset && now.length >= move->old.length &&
+	       at + move->old.length <= inode->trim;
+}
+
+/* In a transaction, not a view: segments that it frees are gone before a transaction is seen. */
+static bool is_lost(struct compaction *c, const struct move *move)
+{
+	struct inode inode;
+	struct txn *txn;
+	bool lost;
+
+	if (txn_begin(c->volume->pool, c->volume->env, &txn))
+		return false;
+	lost = !inode_get(c->volume, txn, move->ino, &inode) &&
+	       is_unchanged(c->volume, txn, &inode, move);
+	txn_abort(txn);
+	return lost;
+}
+
+/* What was deleted meanwhile is no loss, if its bytes went with it. */
+static void leave(struct compaction *c, const struct move *move)
+{
+	if (!is_lost(c, move))
+		return;
+	pool_spare_segment(c->volume->pool, move->old.segment);
+	log_error("volume %s: inode %llu: bytes at %llu stay in segment %llu: they cannot be read",
+		c->volume->row.name, (unsigned long long)move->ino, (unsigned long long)move->at,
+		(unsigned long long)move->old.segment);
+}
+
 static int copy(struct compaction *c, struct move *move)
 {
 	struct read_part part = {move->old, c->buffer};
@@ -108,11 +150,7 @@ static int copy(struct compaction *c, struct move *move)
 	if (!r)
 		r = pool_read_wait(c->volume->pool, &part, 1);
 	if (r == -EIO) {
-		pool_spare_segment(c->volume->pool, move->old.segment);
-		log_error("volume %s: inode %llu: bytes at %llu stay in segment %llu: they cannot "
-			  "be read",
-			c->volume->row.name, (unsigned long long)move->ino,
-			(unsigned long long)move->at, (unsigned long long)move->old.segment);
+		leave(c, move);
 		return 0;
 	}
 	if (r)
@@ -125,17 +163,6 @@ static int copy(struct compaction *c, struct move *move)
 	return r;
 }
 
-static bool is_unchanged(struct change *change, const struct inode *inode, const struct move *move)
-{
-	struct extent now;
-	uint64_t at;
-	int r = extent_next(change->volume, change->txn, inode->ino, move->at, &at, &now);
-
-	return !r && at == move->at && now.segment == move->old.segment &&
-	       now.offset == move->old.offset && now.length >= move->old.length &&
-	       at + move->old.length <= inode->trim;
-}
-
 /* 1: replaced; 0: it has changed, the copy is of no use. */
 static int replace(struct change *change, const struct move *move)
 {
@@ -146,7 +173,7 @@ static int replace(struct change *change, const struct move *move)
 
 	if (r)
 		return r == -ESTALE ? 0 : r;
-	if (!move->count || !is_unchanged(change, &inode, move))
+	if (!move->count || !is_unchanged(change->volume, change->txn, &inode, move))
 		return 0;
 	r = extents_cut(change, &inode, at, at + move->old.length, &budget, &done);
 	if (!r && done != at + move->old.length)
@@ -229,6 +256,8 @@ int volume_compact(struct volume *volume, const uint64_t *segments, unsigned cou
 	struct compaction *c;
 	int r = 0;
 
+	if (volume->row.sealed && !pool_is_read_only(volume->pool))
+		return compact_sealed(volume, segments, count, pace);
 	if (!volume_may_change(volume))
 		return -EROFS;
 	c = calloc(1, sizeof(*c));

@@ -88,7 +88,7 @@ static int carry_out(struct volumes *volumes, const struct compaction_plan *plan
 }
 
 /* Of all volumes, or only one. 1: a plan was carried out; 2: it was in vain, and its volume rests;
- * 0: there is none. -ECANCELED, or the pool's failure. */
+ * 0: there is none, now. -ECANCELED: it is to stop; or the pool's failure. */
 static int compact_next(struct volumes *volumes, struct compact_memory *memory, struct volume *only,
 	unsigned percent, const struct compact_pace *pace)
 {
@@ -105,8 +105,12 @@ static int compact_next(struct volumes *volumes, struct compact_memory *memory, 
 		r = volume_compact(only, plan.segments, plan.count, pace);
 	else if (!r)
 		r = carry_out(volumes, &plan, pace);
-	if (r == -ECANCELED || pool_failure(volumes->pool))
-		return -ECANCELED;
+	if (r == -ECANCELED)
+		return r;
+	if (pool_failure(volumes->pool))
+		return pool_failure(volumes->pool);
+	if (r == -EMFILE) /* all streams are in use, for now */
+		return 0;
 	if (pool_waste(volumes->pool, plan.volume, &after))
 		return -ENOMEM;
 	if (!r && after + plan.gain / 2 <= before)
@@ -185,7 +189,9 @@ int compactor_make_kept_room(struct volume *volume)
 		others = is_at_work(&volume->volumes->compactor);
 		r = compact_next(volume->volumes, &memory, volume, 100, &pace);
 	}
-	return others || pool_has_room(volume->pool, APPEND_KEPT) ? 0 : r < 0 ? r : -ENOSPC;
+	if (pool_has_room(volume->pool, APPEND_KEPT))
+		return 0;
+	return others ? -EAGAIN : r < 0 ? r : -ENOSPC;
 }
 
 int compactor_relieve(struct volume *volume)

@@ -30,31 +30,71 @@ int entry_get(
 	return entry_decode_name(row, entry) ? row_is_bad(volume, ROW_NAME, dir) : 0;
 }
 
-static int lookup(struct volume *volume, struct txn *view, uint64_t dir, const char *name,
-	struct entry *entry)
+/* --- moments --------------------------------------------------------------------------------- */
+
+/* One moment of a volume. */
+struct moment {
+	struct volume *volume;
+	struct txn *view;
+	uint64_t lsn; /* of the volume before the view was begun */
+};
+
+static int moment_begin(struct volume *volume, struct moment *moment)
+{
+	moment->volume = volume;
+	moment->lsn = atomic_load(&volume->lsn);
+	return view_begin(volume->env, &moment->view);
+}
+
+/*
+ * Attributes of the moment of the view, unless there are, or were since then, pending writes: what
+ * these had changed before the view was begun must be in the answer too.
+ */
+static int moment_attributes(
+	const struct moment *moment, uint64_t ino, struct volume_attributes *attributes)
+{
+	struct volume *volume = moment->volume;
+	struct inode inode;
+	int r = -ESTALE;
+
+	if (atomic_load(&volume->dirty_count) || atomic_load(&volume->lsn) != moment->lsn)
+		r = volume_getattr(volume, ino, attributes);
+	if (r != -ESTALE)
+		return r;
+	r = inode_get(volume, moment->view, ino, &inode);
+	if (!r)
+		inode_show(&inode, attributes);
+	return r == -ESTALE ? row_is_bad(volume, ROW_INODE, ino) : r;
+}
+
+/* What has an entry is a directory. */
+static int lookup(const struct moment *moment, uint64_t dir, const char *name,
+	struct volume_attributes *found)
 {
 	struct inode inode;
-	int r = inode_get_directory(volume, view, dir, &inode);
+	struct entry entry;
+	int r = entry_get(moment->volume, moment->view, dir, name, &entry), none;
 
-	return r ? r : entry_get(volume, view, dir, name, entry);
+	if (!r)
+		return moment_attributes(moment, entry.ino, found);
+	if (recent_get(&moment->volume->recent, dir, &inode))
+		return r;
+	none = inode_get_directory(moment->volume, moment->view, dir, &inode);
+	return none ? none : r;
 }
 
 int volume_lookup(
 	struct volume *volume, uint64_t dir, const char *name, struct volume_attributes *found)
 {
 	struct volume_attributes unused;
-	struct entry entry;
-	struct txn *view;
-	int r = view_begin(volume->env, &view);
+	struct moment moment;
+	int r = moment_begin(volume, &moment);
 
 	if (r)
 		return r;
-	r = lookup(volume, view, dir, name, &entry);
-	txn_abort(view);
-	if (r)
-		return r;
-	r = volume_getattr(volume, entry.ino, found ? found : &unused);
-	return r == -ESTALE ? -ENOENT : r;
+	r = lookup(&moment, dir, name, found ? found : &unused);
+	txn_abort(moment.view);
+	return r;
 }
 
 int volume_parent(struct volume *volume, uint64_t dir, struct volume_attributes *found)
@@ -102,16 +142,14 @@ int volume_readlink(struct volume *volume, uint64_t ino, char *buffer, size_t si
 /* --- readdir --------------------------------------------------------------------------------- */
 
 struct listing {
-	struct volume *volume;
-	struct txn *view;
-	uint64_t lsn; /* of the volume before the view was begun */
+	struct moment moment;
 	uint64_t dir, cookie;
 };
 
 /* The next entry after listing->cookie; -ENOENT. */
 static int next_entry(struct listing *listing, struct entry *entry)
 {
-	struct volume *volume = listing->volume;
+	struct volume *volume = listing->moment.volume;
 	struct bytes found, row;
 	uint64_t dir, cookie;
 	struct key key;
@@ -119,7 +157,7 @@ static int next_entry(struct listing *listing, struct entry *entry)
 
 	if (listing->cookie == UINT64_MAX)
 		return -ENOENT;
-	r = txn_seek(listing->view, volume->env,
+	r = txn_seek(listing->moment.view, volume->env,
 		key_pair(&key, ROW_COOKIE, listing->dir, listing->cookie + 1), &found, &row);
 	if (r)
 		return r;
@@ -129,27 +167,6 @@ static int next_entry(struct listing *listing, struct entry *entry)
 		return row_is_bad(volume, ROW_COOKIE, dir);
 	entry->cookie = cookie;
 	return 0;
-}
-
-/*
- * Attributes of the moment of the view, unless there are, or were since then, pending writes: what
- * these had changed before the view was begun must be in the answer too.
- */
-static int entry_attributes(
-	struct listing *listing, uint64_t ino, struct volume_attributes *attributes)
-{
-	struct volume *volume = listing->volume;
-	struct inode inode;
-	int r = -ESTALE;
-
-	if (atomic_load(&volume->dirty_count) || atomic_load(&volume->lsn) != listing->lsn)
-		r = volume_getattr(volume, ino, attributes);
-	if (r != -ESTALE)
-		return r;
-	r = inode_get(volume, listing->view, ino, &inode);
-	if (!r)
-		inode_show(&inode, attributes);
-	return r == -ESTALE ? row_is_bad(volume, ROW_INODE, ino) : r;
 }
 
 static int list(struct listing *listing, bool (*each)(void *data, const struct volume_entry *entry),
@@ -162,7 +179,7 @@ static int list(struct listing *listing, bool (*each)(void *data, const struct v
 	while (!(r = next_entry(listing, &entry))) {
 		shown.name = entry.name;
 		shown.cookie = listing->cookie = entry.cookie;
-		r = entry_attributes(listing, entry.ino, &shown.attributes);
+		r = moment_attributes(&listing->moment, entry.ino, &shown.attributes);
 		if (r)
 			return r;
 		if (!each(data, &shown))
@@ -175,22 +192,17 @@ static int list(struct listing *listing, bool (*each)(void *data, const struct v
 int volume_readdir(struct volume *volume, uint64_t dir, uint64_t cookie,
 	bool (*each)(void *data, const struct volume_entry *entry), void *data, bool *eof)
 {
-	struct listing listing = {
-		.volume = volume,
-		.lsn = atomic_load(&volume->lsn),
-		.dir = dir,
-		.cookie = cookie,
-	};
+	struct listing listing = {.dir = dir, .cookie = cookie};
 	struct inode inode;
-	int r = view_begin(volume->env, &listing.view);
+	int r = moment_begin(volume, &listing.moment);
 
 	*eof = false;
 	if (r)
 		return r;
-	r = inode_get_directory(volume, listing.view, dir, &inode);
+	r = inode_get_directory(volume, listing.moment.view, dir, &inode);
 	if (!r)
 		r = list(&listing, each, data, eof);
-	txn_abort(listing.view);
+	txn_abort(listing.moment.view);
 	return r;
 }
 

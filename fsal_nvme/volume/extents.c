@@ -158,6 +158,8 @@ int inline_put(struct change *change, struct inode *inode, const uint8_t *bytes,
 	struct key key;
 	struct bytes at = key_inode(&key, ROW_INLINE, inode->ino);
 
+	if (!length && !inode->bytes)
+		return 0;
 	change->header.bytes += length - inode->bytes;
 	change->header_changed = true;
 	inode->bytes = length;

@@ -215,17 +215,26 @@ struct volume *volume_file_volume(const struct volume_file *file)
 	return file->volume;
 }
 
-/* The lock keeps a deletion out between the look at the row and the count. */
-int volume_file_open(struct volume_file *file)
+/* Of a file, which is in memory while its last name is taken, `nameless` says it. */
+static int look_for_name(struct volume_file *file)
 {
 	struct inode inode;
+	int r;
+
+	if (file->type == VOLUME_FILE)
+		return file->nameless ? -ESTALE : 0;
+	r = inode_load(file->volume, file->ino, &inode);
+	return !r && !inode.nlink ? -ESTALE : r;
+}
+
+/* The lock keeps a deletion out between the look and the count. */
+int volume_file_open(struct volume_file *file)
+{
 	int r = 0;
 
 	pthread_mutex_lock(&file->lock);
 	if (!file->opens)
-		r = inode_load(file->volume, file->ino, &inode);
-	if (!r && !file->opens && !inode.nlink)
-		r = -ESTALE;
+		r = look_for_name(file);
 	if (!r)
 		file->opens++;
 	pthread_mutex_unlock(&file->lock);

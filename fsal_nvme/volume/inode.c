@@ -30,8 +30,22 @@ int inode_put(struct change *change, const struct inode *inode)
 	uint8_t row[ROW_SMALL];
 	struct key key;
 
+	touched_note(&change->touched, inode);
 	return change_put(
 		change, key_inode(&key, ROW_INODE, inode->ino), row, inode_encode(inode, row));
+}
+
+int inode_add(struct change *change, const struct inode *inode)
+{
+	uint8_t row[ROW_SMALL];
+	struct key key;
+	int r;
+
+	touched_note(&change->touched, inode);
+	r = change_add(
+		change, key_inode(&key, ROW_INODE, inode->ino), row, inode_encode(inode, row));
+
+	return r == -EEXIST ? row_is_bad(change->volume, ROW_HEADER, inode->ino) : r;
 }
 
 int inode_get_directory(struct volume *volume, struct txn *txn, uint64_t ino, struct inode *inode)
@@ -41,6 +55,13 @@ int inode_get_directory(struct volume *volume, struct txn *txn, uint64_t ino, st
 	if (r)
 		return r;
 	return inode->type == VOLUME_DIRECTORY ? 0 : -ENOTDIR;
+}
+
+int directory_get(struct change *change, uint64_t ino, struct inode *inode)
+{
+	if (!change->touched.count && recent_get(&change->volume->recent, ino, inode))
+		return 0;
+	return inode_get_directory(change->volume, change->txn, ino, inode);
 }
 
 int64_t volume_time(struct timespec time)
@@ -118,22 +139,35 @@ static uint64_t pending_bytes(const struct overlay *overlay)
 	return bytes;
 }
 
+static uint64_t with_pending(uint64_t bytes, const struct overlay *overlay)
+{
+	return bytes - least(hidden_bytes(overlay), bytes) + pending_bytes(overlay);
+}
+
+static uint64_t bytes_without_active(const struct volume_file *file, const struct inode *inode)
+{
+	return with_pending(
+		inode->extents ? least(inode->bytes, inode->trim) : 0, file->committing);
+}
+
 /* As a commit and a trim will leave it: nothing behind `trim`, and of a small file the newest
  * bytes alone. A file whose first pieces are pending has them instead of its inline bytes. */
 static uint64_t file_bytes(const struct volume_file *file, const struct inode *inode)
 {
 	const struct overlay *small = file->active;
-	uint64_t bytes = 0, hidden;
 
 	if (!small || !small->bytes)
 		small = file->committing;
 	if (!file->extents)
 		return small && small->bytes ? overlay_length(small) : inode->bytes;
-	if (inode->extents)
-		bytes = least(inode->bytes, inode->trim);
-	hidden = hidden_bytes(file->committing) + hidden_bytes(file->active);
-	bytes -= least(hidden, bytes);
-	return bytes + pending_bytes(file->committing) + pending_bytes(file->active);
+	return with_pending(file->applying ? file->bytes_before : bytes_without_active(file, inode),
+		file->active);
+}
+
+void file_note_applying(struct volume_file *file, const struct inode *before)
+{
+	file->bytes_before = bytes_without_active(file, before);
+	file->applying = true;
 }
 
 void file_show(const struct volume_file *file, const struct inode *inode,
@@ -155,8 +189,11 @@ void file_show(const struct volume_file *file, const struct inode *inode,
 int inode_load(struct volume *volume, uint64_t ino, struct inode *inode)
 {
 	struct txn *view;
-	int r = view_begin(volume->env, &view);
+	int r;
 
+	if (recent_get(&volume->recent, ino, inode))
+		return 0;
+	r = view_begin(volume->env, &view);
 	if (r)
 		return r;
 	r = inode_get(volume, view, ino, inode);

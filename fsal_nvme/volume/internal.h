@@ -3,7 +3,8 @@
  * What the files of this directory share. Nothing outside it includes this header.
  *
  * Names and attributes are read from and written to the environment; nothing of them is kept in
- * memory. What is in memory is struct volume_file, and in it the pending writes: overlays.
+ * memory but the header's row and those of a few directories (recent.c). What is in memory is
+ * struct volume_file, and in it the pending writes: overlays.
  *
  *   environment  <  file->committing  <  file->active      (the upper one hides the lower)
  *
@@ -25,7 +26,7 @@
  *   table_lock     which files are in memory, their counts, the list of dirty ones
  *   moving_lock    held while a transaction commits that takes extents away, so that a reader
  *                  whose extent has gone can wait until volume->generation tells so
- *   volumes->lanes_lock, work_lock, compactor.lock    leaves
+ *   volumes->lanes_lock, work_lock, compactor.lock, recent.lock    leaves
  * Only the first three are held while something waits for a device.
  */
 #ifndef MILLRACE_VOLUME_INTERNAL_H
@@ -44,6 +45,17 @@
 #define APPEND_EXTENTS 8u
 #define APPEND_IOVECS 64u
 #define HELD_MAX 4u
+
+/* --- compact.c, compact_sealed.c -------------------------------------------------------------- */
+
+/* Segments in the order of their ids. */
+bool segments_have(const uint64_t *segments, unsigned count, uint64_t segment);
+/* Behind the last extent of *ino: the first of the next inode that has any; *end: there is none. */
+int extents_of_next(
+	struct volume *volume, struct txn *view, uint64_t *ino, uint64_t *at, bool *end);
+/* volume_compact() of a sealed volume. */
+int compact_sealed(struct volume *volume, const uint64_t *segments, unsigned count,
+	const struct compact_pace *pace);
 
 /* --- compactor.c ------------------------------------------------------------------------------ */
 
@@ -78,8 +90,40 @@ void compactor_release(struct compactor *compactor);
 /* When space is short: wakes the thread, or does what it would do, in this volume alone. */
 int compactor_relieve(struct volume *volume);
 /* Empties segments of the volume until what is kept can be written, though closed streams have left
- * some half empty. -ENOSPC: nothing more is to be won. */
+ * some half empty. -ENOSPC: nothing more is to be won; -EAGAIN: the thread has in hand what may
+ * be. */
 int compactor_make_kept_room(struct volume *volume);
+
+/* --- recent.c --------------------------------------------------------------------------------- */
+
+#define RECENT_MAX 16u
+#define TOUCHED_MAX 3u
+
+struct recent_directory {
+	uint64_t lsn;
+	struct inode inode; /* ino 0: none */
+};
+struct recent {
+	pthread_mutex_t lock; /* a leaf */
+	struct recent_directory places[RECENT_MAX];
+};
+/* Directories whose rows a transaction writes or, nlink being 0, deletes. */
+struct touched {
+	unsigned count; /* more than TOUCHED_MAX: any */
+	struct inode inodes[TOUCHED_MAX];
+};
+
+void recent_init(struct recent *recent);
+void recent_destroy(struct recent *recent);
+/* As it is now; also within a transaction of the volume that has changed nothing yet. False: it is
+ * not known. */
+bool recent_get(struct recent *recent, uint64_t ino, struct inode *inode);
+/* Before the transaction commits, under its locks. */
+void recent_take_out(struct recent *recent, const struct touched *touched, uint64_t lsn);
+/* Afterwards. */
+void recent_tell(struct recent *recent, const struct touched *touched, uint64_t lsn);
+/* Any inode may be told; those of directories are noted. */
+void touched_note(struct touched *touched, const struct inode *inode);
 
 /* --- volume.c, create.c ----------------------------------------------------------------------- */
 
@@ -105,6 +149,8 @@ struct volume {
 	struct volume *next; /* volumes->lock; so is users */
 	unsigned users;
 	struct volume_row row;
+	struct header header; /* its row: within write transactions of the volume */
+	struct recent recent;
 	_Atomic bool writable;
 	_Atomic(const char *) turn; /* what has it: an ingest or the sealing; or NULL */
 	_Atomic uint64_t lsn; /* the last that changed this volume */
@@ -293,6 +339,8 @@ struct volume_file {
 	bool untold; /* nobody who asked after the last time was told */
 	unsigned failing; /* losses since something was committed */
 	struct overlay *active, *committing;
+	bool applying; /* a transaction under way has bytes of `committing`, and may have ended */
+	uint64_t bytes_before; /* that the file takes without `active`, before that transaction */
 
 	struct lane_user lane;
 	/* work_lock */
@@ -316,10 +364,11 @@ void files_free(struct volume *volume);
 /* --- change.c: a transaction ----------------------------------------------------------------- */
 
 struct change {
+	struct txn_hook hook;
 	struct volume *volume;
 	struct txn *txn;
 	int64_t now;
-	struct header header;
+	struct header header; /* as it will be, if this is committed */
 	uint64_t bytes; /* that the header counted when it began */
 	int64_t kept; /* bytes, more or fewer */
 	bool header_changed;
@@ -329,6 +378,7 @@ struct change {
 	struct volume_file *held[HELD_MAX]; /* locked and counted until the end */
 	uint64_t held_change[HELD_MAX];
 	unsigned held_count;
+	struct touched touched;
 };
 
 /* -EROFS when the volume may not change. */
@@ -347,6 +397,8 @@ int change_hold(
 void change_touch(struct change *change, struct inode *inode);
 bool change_has_room(const struct change *change);
 int change_put(struct change *change, struct bytes key, const void *row, size_t length);
+int change_add(
+	struct change *change, struct bytes key, const void *row, size_t length); /* -EEXIST */
 int change_delete(struct change *change, struct bytes key); /* absent: 0 */
 int change_refer(struct change *change, const struct extent *extent);
 int change_release_extent(struct change *change, const struct extent *extent);
@@ -358,12 +410,21 @@ int inode_get(struct volume *volume, struct txn *txn, uint64_t ino, struct inode
 /* As it is now, in a view of its own. */
 int inode_load(struct volume *volume, uint64_t ino, struct inode *inode);
 int inode_put(struct change *change, const struct inode *inode);
+/* One that was given a new number, which must be free: rows are not trusted, and an old inode not
+ * lost. */
+int inode_add(struct change *change, const struct inode *inode);
 /* -ENOTDIR */
 int inode_get_directory(struct volume *volume, struct txn *txn, uint64_t ino, struct inode *inode);
+/* The same of a directory whose names a transaction changes, often without a look at its row. */
+int directory_get(struct change *change, uint64_t ino, struct inode *inode);
 void inode_show(const struct inode *inode, struct volume_attributes *attributes);
 /* The same with what is pending; the file is locked, or NULL. */
 void file_show(const struct volume_file *file, const struct inode *inode,
 	struct volume_attributes *attributes);
+/* A transaction moves some of `committing`, under the file's lock; `before` is the row that it
+ * found. Until `applying` is unset the row may be that or the new one, whose bytes are pending too.
+ */
+void file_note_applying(struct volume_file *file, const struct inode *before);
 /* Whether an inode of this type may have the size that `set` asks for, if it does. */
 int set_check(enum volume_type type, const struct volume_set *set);
 /* Mode, owner and times as `set` says, of a new or an old inode; `now` where it says so. */
@@ -371,13 +432,19 @@ void inode_apply(struct inode *inode, const struct volume_set *set, int64_t now)
 bool mode_is_plain(uint32_t mode);
 int row_is_bad(struct volume *volume, enum row_letter letter, uint64_t ino); /* logs, -EIO */
 
-/* --- names.c, directory.c -------------------------------------------------------------------- */
+/* --- names.c, make.c, directory.c ------------------------------------------------------------ */
 
 int name_check(const char *name, size_t *length);
 /* -ENOENT */
 int entry_get(struct volume *volume, struct txn *txn, uint64_t dir, const char *name,
 	struct entry *entry);
-/* A new inode under a new name; `parent` is written too. Fills *inode, does not put it. */
+/* -EEXIST. The directory is put by the caller, when all of its changes are made. */
+int entry_add(
+	struct change *change, struct inode *dir, const char *name, const struct inode *inode);
+/* change_touch(), inode_put() */
+int inode_put_touched(struct change *change, struct inode *inode);
+/* A new inode under a new name; `parent` is written too. Fills *inode, which is to be added. What
+ * fails, also with -EEXIST, has begun to change rows. */
 int entry_make(struct change *change, struct inode *parent, const char *name,
 	const struct volume_new *new, struct inode *inode);
 

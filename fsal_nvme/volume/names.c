@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
- * Changes of names: make, link, unlink, rename. Each is one transaction over the rows of the
- * entries, the inodes they name, the directories and the header.
+ * Changes of names: link, unlink, rename; make.c has make. Each is one transaction over the rows of
+ * the entries, the inodes they name, the directories and the header.
  */
 #include "volume/internal.h"
 
@@ -10,9 +10,7 @@
 
 /* --- entries --------------------------------------------------------------------------------- */
 
-/* The directory is put by the caller, when all of its changes are made. */
-static int entry_add(
-	struct change *change, struct inode *dir, const char *name, const struct inode *inode)
+int entry_add(struct change *change, struct inode *dir, const char *name, const struct inode *inode)
 {
 	struct entry entry = {inode->type, inode->ino, change->header.next_cookie++, ""};
 	uint8_t row[ROW_LARGE];
@@ -26,7 +24,7 @@ static int entry_add(
 	dir->size++;
 	dir->mtime = change->now;
 	memcpy(entry.name, name, length + 1);
-	r = change_put(change, key_name(&key, ROW_NAME, dir->ino, name, length), row,
+	r = change_add(change, key_name(&key, ROW_NAME, dir->ino, name, length), row,
 		entry_encode_name(&entry, row));
 	if (r)
 		return r;
@@ -47,7 +45,7 @@ static int entry_remove(
 	return change_delete(change, key_pair(&key, ROW_COOKIE, dir->ino, entry->cookie));
 }
 
-static int put_touched(struct change *change, struct inode *inode)
+int inode_put_touched(struct change *change, struct inode *inode)
 {
 	change_touch(change, inode);
 	return inode_put(change, inode);
@@ -65,129 +63,6 @@ static bool directory_is_empty(struct change *change, uint64_t dir)
 	       (!r && !(key_is_pair(found, ROW_COOKIE, &number, &(uint64_t){0}) && number == dir));
 }
 
-/* --- make ------------------------------------------------------------------------------------ */
-
-static int put_target(struct change *change, struct inode *inode, const char *target)
-{
-	size_t length = target ? strlen(target) : 0;
-	uint8_t row[ROW_LARGE];
-	struct key key;
-
-	if (!length)
-		return -EINVAL;
-	if (length > VOLUME_TARGET_MAX)
-		return -ENAMETOOLONG;
-	inode->size = length;
-	return change_put(change, key_inode(&key, ROW_TARGET, inode->ino), row,
-		blob_encode(target, length, row));
-}
-
-/* A number that is given out must be free: rows are not trusted, and the old inode not lost. */
-static int number_check(struct change *change)
-{
-	struct bytes row;
-	struct key key;
-	int r = txn_get(change->txn, change->volume->env,
-		key_inode(&key, ROW_INODE, change->header.next_ino), &row);
-
-	if (!r)
-		return row_is_bad(change->volume, ROW_HEADER, change->header.next_ino);
-	return r == -ENOENT ? 0 : r;
-}
-
-static void inode_begin(struct change *change, struct inode *inode, const struct inode *parent,
-	const struct volume_new *new)
-{
-	bool directory = new->type == VOLUME_DIRECTORY;
-
-	*inode = (struct inode){
-		.ino = change->header.next_ino++,
-		.type = new->type,
-		.nlink = directory ? 2 : 1,
-		.parent = directory ? parent->ino : 0,
-		.atime = change->now,
-		.mtime = change->now,
-		.ctime = change->now,
-		.btime = change->now,
-		.change = pool_change(change->volume->pool),
-		.trim = TRIM_NONE,
-	};
-	if (new->type == VOLUME_CHARACTER || new->type == VOLUME_BLOCK)
-		inode->rdev = new->rdev;
-	if (new->set.mask & VOLUME_SET_SIZE)
-		inode->size = new->set.size;
-	inode_apply(inode, &new->set, change->now);
-	change->header.inodes++;
-	change->header_changed = true;
-}
-
-int entry_make(struct change *change, struct inode *parent, const char *name,
-	const struct volume_new *new, struct inode *inode)
-{
-	int r;
-
-	if (new->type < VOLUME_FILE || new->type > VOLUME_BLOCK)
-		return -EINVAL;
-	r = set_check(new->type, &new->set);
-	if (!r)
-		r = number_check(change);
-	if (r)
-		return r;
-	inode_begin(change, inode, parent, new);
-	if (new->type == VOLUME_DIRECTORY)
-		parent->nlink++;
-	r = new->type == VOLUME_SYMLINK ? put_target(change, inode, new->target) : 0;
-	if (!r)
-		r = entry_add(change, parent, name, inode);
-	return r ? r : put_touched(change, parent);
-}
-
-/* -EEXIST fills *inode with what is there. */
-static int make(struct change *change, uint64_t dir, const char *name, const struct volume_new *new,
-	struct inode *inode)
-{
-	struct volume *volume = change->volume;
-	struct inode parent;
-	struct entry entry;
-	int r = inode_get_directory(volume, change->txn, dir, &parent);
-
-	if (r)
-		return r;
-	r = entry_get(volume, change->txn, dir, name, &entry);
-	if (!r) {
-		inode->ino = entry.ino;
-		return -EEXIST;
-	}
-	if (r != -ENOENT)
-		return r;
-	r = entry_make(change, &parent, name, new, inode);
-	return r ? r : inode_put(change, inode);
-}
-
-/* What had the name; it may be gone by now. */
-static int show_there(struct volume *volume, uint64_t ino, struct volume_attributes *made)
-{
-	int r = volume_getattr(volume, ino, made);
-
-	return !r ? -EEXIST : r == -ESTALE ? -EAGAIN : r;
-}
-
-int volume_make(struct volume *volume, uint64_t dir, const char *name, const struct volume_new *new,
-	struct volume_attributes *made, uint64_t *lsn)
-{
-	struct change change;
-	struct inode inode;
-	int r = change_begin(volume, &change);
-
-	if (r)
-		return r;
-	r = make(&change, dir, name, new, &inode);
-	r = change_finish(&change, r, lsn);
-	if (!r && made)
-		inode_show(&inode, made);
-	return r == -EEXIST && made ? show_there(volume, inode.ino, made) : r;
-}
-
 /* --- link ------------------------------------------------------------------------------------ */
 
 static int link_rows(struct change *change, struct inode *inode, uint64_t dir, const char *name)
@@ -195,7 +70,7 @@ static int link_rows(struct change *change, struct inode *inode, uint64_t dir, c
 	struct volume *volume = change->volume;
 	struct inode parent;
 	struct entry entry;
-	int r = inode_get_directory(volume, change->txn, dir, &parent);
+	int r = directory_get(change, dir, &parent);
 
 	if (r)
 		return r;
@@ -207,8 +82,8 @@ static int link_rows(struct change *change, struct inode *inode, uint64_t dir, c
 	inode->nlink++;
 	r = entry_add(change, &parent, name, inode);
 	if (!r)
-		r = put_touched(change, &parent);
-	return r ? r : put_touched(change, inode);
+		r = inode_put_touched(change, &parent);
+	return r ? r : inode_put_touched(change, inode);
 }
 
 int volume_link(struct volume *volume, uint64_t ino, uint64_t dir, const char *name,
@@ -248,7 +123,7 @@ static int drop_name(struct change *change, struct inode *inode, struct nameless
 		inode->nlink--;
 	if (!inode->nlink)
 		return nameless_begin(change, inode, nameless);
-	return put_touched(change, inode);
+	return inode_put_touched(change, inode);
 }
 
 static int unlink_check(struct change *change, const struct inode *inode, enum volume_unlink what)
@@ -266,7 +141,7 @@ static int unlink_rows(struct change *change, uint64_t dir, const char *name,
 	struct volume *volume = change->volume;
 	struct inode parent, inode;
 	struct entry entry;
-	int r = inode_get_directory(volume, change->txn, dir, &parent);
+	int r = directory_get(change, dir, &parent);
 
 	if (!r)
 		r = entry_get(volume, change->txn, dir, name, &entry);
@@ -281,7 +156,7 @@ static int unlink_rows(struct change *change, uint64_t dir, const char *name,
 	if (r)
 		return r;
 	parent.nlink -= inode.type == VOLUME_DIRECTORY;
-	r = put_touched(change, &parent);
+	r = inode_put_touched(change, &parent);
 	return r ? r : drop_name(change, &inode, nameless);
 }
 
@@ -319,11 +194,11 @@ static int rename_find(struct rename *rename, uint64_t from_dir, uint64_t to_dir
 {
 	struct volume *volume = rename->change.volume;
 	struct txn *txn = rename->change.txn;
-	int r = inode_get_directory(volume, txn, from_dir, &rename->from);
+	int r = directory_get(&rename->change, from_dir, &rename->from);
 
 	rename->to = from_dir == to_dir ? &rename->from : &rename->other;
 	if (!r && from_dir != to_dir)
-		r = inode_get_directory(volume, txn, to_dir, &rename->other);
+		r = directory_get(&rename->change, to_dir, &rename->other);
 	if (!r)
 		r = entry_get(volume, txn, from_dir, rename->from_name, &rename->source);
 	if (!r)
@@ -400,10 +275,10 @@ static int rename_move(struct rename *rename)
 		rename->to->nlink++;
 		rename->moved.parent = rename->to->ino;
 	}
-	r = put_touched(change, &rename->from);
+	r = inode_put_touched(change, &rename->from);
 	if (!r && rename->to != &rename->from)
-		r = put_touched(change, rename->to);
-	return r ? r : put_touched(change, &rename->moved);
+		r = inode_put_touched(change, rename->to);
+	return r ? r : inode_put_touched(change, &rename->moved);
 }
 
 static int rename_rows(struct rename *rename, uint64_t from_dir, uint64_t to_dir)

@@ -116,7 +116,7 @@ bool space_comes(struct volume *volume, uint64_t bytes)
 {
 	atomic_store(&volume->squeeze, true);
 	background_kick(volume);
-	return (atomic_load(&volume->uncommitted) &&
+	return (!atomic_load(&volume->trouble) && atomic_load(&volume->uncommitted) &&
 		       atomic_load(&volume->committed) + bytes <= atomic_load(&volume->quota)) ||
 	       atomic_load(&volume->giving_back) || atomic_load(&volume->orphans) ||
 	       atomic_load(&volume->trims);

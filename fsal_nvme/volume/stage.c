@@ -135,7 +135,7 @@ static size_t cost(const struct volume_staged *staged)
 static int check(struct change *change, const struct volume_staged *staged, struct inode *parent)
 {
 	struct entry entry;
-	int r = inode_get_directory(change->volume, change->txn, staged->dir, parent);
+	int r = directory_get(change, staged->dir, parent);
 
 	if (!r)
 		r = entry_get(change->volume, change->txn, staged->dir, staged->name, &entry);
@@ -163,7 +163,7 @@ static int create(struct change *change, struct volume_staged *staged, struct in
 	r = 0;
 	for (unsigned i = 0; !r && i < staged->xattr_count; i++)
 		r = xattr_put(change, &inode, &staged->xattrs[i], VOLUME_XATTR_CREATE);
-	return r ? r : inode_put(change, &inode);
+	return r ? r : inode_add(change, &inode);
 }
 
 /* A file that has its rows is the environment's. */

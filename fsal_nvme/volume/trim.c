@@ -180,6 +180,7 @@ static int delete_rows(struct change *change, struct inode *inode)
 		r = change_delete(change, key_inode(&key, ROW_INODE, ino));
 	if (r)
 		return r;
+	touched_note(&change->touched, inode);
 	change->header.inodes--;
 	change->header_changed = true;
 	return 1;

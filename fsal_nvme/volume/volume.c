@@ -100,6 +100,7 @@ static void init_locks(struct volume *volume)
 {
 	pthread_condattr_t monotonic;
 
+	recent_init(&volume->recent);
 	pthread_mutex_init(&volume->moving_lock, NULL);
 	pthread_mutex_init(&volume->table_lock, NULL);
 	pthread_mutex_init(&volume->sync_lock, NULL);
@@ -121,6 +122,7 @@ void volume_end_life(struct volume *volume)
 	pthread_mutex_destroy(&volume->sync_lock);
 	pthread_mutex_destroy(&volume->table_lock);
 	pthread_mutex_destroy(&volume->moving_lock);
+	recent_destroy(&volume->recent);
 	free(volume);
 }
 
@@ -154,10 +156,9 @@ static int volume_begin_life(
 	return 0;
 }
 
-/* Whether what makes it a volume is there; and what it counts. */
-static int check_header(struct volume *volume)
+/* What makes it a volume; nobody else has it yet. */
+static int load_header(struct volume *volume)
 {
-	struct header header;
 	struct bytes row;
 	struct txn *view;
 	struct key key;
@@ -166,11 +167,11 @@ static int check_header(struct volume *volume)
 	if (r)
 		return r;
 	r = txn_get(view, volume->env, key_header(&key), &row);
-	if (r == -ENOENT || (!r && header_decode(row, &header)))
+	if (r == -ENOENT || (!r && header_decode(row, &volume->header)))
 		r = row_is_bad(volume, ROW_HEADER, 0);
 	txn_abort(view);
 	if (!r)
-		atomic_store(&volume->committed, header.bytes);
+		atomic_store(&volume->committed, volume->header.bytes);
 	return r;
 }
 
@@ -207,7 +208,7 @@ static int open_row(struct volumes *volumes, const struct volume_row *row, struc
 	r = volume_begin_life(volumes, row, &volume);
 	if (r)
 		return r;
-	r = check_header(volume);
+	r = load_header(volume);
 	if (!r)
 		r = space_load(volume);
 	if (!r)

@@ -273,6 +273,10 @@ struct volume_new {
  * (-EAGAIN when it went in the meantime). */
 int volume_make(struct volume *volume, uint64_t dir, const char *name, const struct volume_new *new,
 	struct volume_attributes *made, uint64_t *lsn);
+/* The same; and a new file is open: *file has a reference, or is NULL. */
+int volume_make_open(struct volume *volume, uint64_t dir, const char *name,
+	const struct volume_new *new, struct volume_attributes *made, struct volume_file **file,
+	uint64_t *lsn);
 /* The target, not terminated; *length: its bytes, -ERANGE when `size` is less. -EINVAL: no link. */
 int volume_readlink(struct volume *volume, uint64_t ino, char *buffer, size_t size, size_t *length);
 /* Another name for anything but a directory (-EPERM). */

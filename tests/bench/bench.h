@@ -49,5 +49,7 @@ double bench_cpu(const struct bench_clock *clock);
 /* Bytes of memory of this process: now, and the most it had. */
 uint64_t bench_memory_now(void);
 uint64_t bench_memory_most(void);
+/* Bytes of the environments' scratch files that this process has open. */
+uint64_t bench_scratch(void);
 
 #endif

@@ -11,7 +11,7 @@ class CachedPool(Pool):
     def cache(self, size):
         self.verb('pool', 'set', self.name, f'cache.size={size}')
 
-    def forget(self):
-        """What is in the cache; it has its usual size again."""
+    def forget(self, size):
+        """What is in the cache; it has that size then."""
         self.cache(NONE)
-        self.cache(DEFAULT)
+        self.cache(size)

@@ -95,28 +95,6 @@ static void run(work step)
 
 /* --- before and after ------------------------------------------------------------------------- */
 
-static void find_directory(const char *path)
-{
-	struct slot *slot = wire_slot(wire, 0);
-	char copy[512], *rest = copy, *name;
-	unsigned steps = 0;
-	struct reply reply;
-
-	bench_must(strlen(path) < sizeof(copy) ? 0 : -ENAMETOOLONG, path);
-	strcpy(copy, path);
-	call_begin(slot);
-	call_putrootfh(slot);
-	for (; (name = strsep(&rest, "/")); steps += *name != 0)
-		if (*name)
-			call_lookup(slot, name);
-	call_getfh(slot);
-	wire_exchange(slot, &reply);
-	reply_nothing(&reply, OP_PUTROOTFH);
-	while (steps--)
-		reply_nothing(&reply, OP_LOOKUP);
-	reply_handle(&reply, &directory);
-}
-
 static void open_file(bool create)
 {
 	struct slot *slot = wire_slot(wire, 0);
@@ -421,7 +399,7 @@ static void run_list(char **args, struct bench_clock *clock)
 			call_readdir(slot, cookie, verifier);
 			wire_exchange(slot, &reply);
 			reply_nothing(&reply, OP_PUTFH);
-			job.operations += reply_readdir(&reply, &cookie, verifier, &eof);
+			job.operations += reply_readdir(&reply, &cookie, verifier, &eof, NULL);
 		}
 	}
 }
@@ -452,7 +430,7 @@ int main(int argc, char **argv)
 		depth = (uint32_t)number(argv[3]);
 		job.chance = 1;
 		wire = wire_connect(argv[1], (uint16_t)number(argv[2]), depth);
-		find_directory(argv[5]);
+		wire_find(wire, argv[5], &directory);
 		verbs[i].run(argv + 6, &clock);
 		bench_print(&clock, job.bytes, job.operations);
 		wire_close(wire);

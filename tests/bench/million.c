@@ -6,14 +6,10 @@
  *   bench_million tree DIR FILES        a tree of small files, each its own, 1,000 a directory
  *   bench_million ingest DIR DEVICE...  as `dataset ingest` does, sealed at the end
  *   bench_million open DEVICE...        the pool and its volume, as a server does
- *   bench_million create FILES DEVICE...  empty files in a share, one transaction each: what the
- *                                       devices and the images get a file, from each power of ten
- *                                       to the next
  *
  * Sizes are from 256 bytes to 16 KiB, as many below 2 KiB as above. Each run prints one line of
  * JSON.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -30,7 +26,6 @@
 #define PER_DIRECTORY 1000u
 #define SIZE_LEAST 256.0
 #define SIZE_MOST 16384.0
-#define FIRST_MARK UINT64_C(10000)
 
 static struct bench_pool bench = {.scratch_dir = "/dev/shm"};
 
@@ -85,30 +80,6 @@ static void run_tree(int argc, char **argv)
 
 /* --- what it costs ------------------------------------------------------------------------ */
 
-/* The environments' scratch files are unlinked: they are found among what is open. */
-static uint64_t scratch_bytes(void)
-{
-	DIR *dir = opendir("/proc/self/fd");
-	uint64_t blocks = 0;
-	struct dirent *entry;
-	char target[4096];
-	struct stat st;
-
-	while (dir && (entry = readdir(dir))) {
-		ssize_t length = readlinkat(dirfd(dir), entry->d_name, target, sizeof(target) - 1);
-
-		if (length < 0)
-			continue;
-		target[length] = 0;
-		if (strstr(target, "/millrace-env.") && !strstr(target, "-lock") &&
-			!fstatat(dirfd(dir), entry->d_name, &st, 0))
-			blocks += (uint64_t)st.st_blocks;
-	}
-	if (dir)
-		closedir(dir);
-	return blocks * 512;
-}
-
 /* Bytes of slots in use on all devices: data, parity, checksums, images. */
 static uint64_t used_on_devices(void)
 {
@@ -129,7 +100,7 @@ static void print_costs(const struct bench_clock *clock, uint64_t files, uint64_
 	       "\"memory\": %llu, \"memory_most\": %llu, \"scratch\": %llu, \"used\": %llu}\n",
 		bench_seconds(clock), bench_cpu(clock), (unsigned long long)files,
 		(unsigned long long)bytes, (unsigned long long)bench_memory_now(),
-		(unsigned long long)bench_memory_most(), (unsigned long long)scratch_bytes(),
+		(unsigned long long)bench_memory_most(), (unsigned long long)bench_scratch(),
 		(unsigned long long)used_on_devices());
 }
 
@@ -143,29 +114,45 @@ static void must_with_story(int rc, const struct error *error)
 	exit(1);
 }
 
-static void run_ingest(int argc, char **argv)
-{
-	struct volume_create_options create = {.name = VOLUME, .kind = VOLUME_DATASET};
-	struct ingest_options options = {.source = argv[0]};
-	struct ingest_progress progress = {0};
-	struct bench_clock clock;
-	struct volumes *volumes;
-	struct volume *volume;
-	struct error error = {0};
+static struct volumes *volumes;
 
-	bench.paths = (const char *const *)argv + 1;
-	bench.path_count = (unsigned)argc - 1;
+/* A new volume in the pool on these devices. */
+static struct volume *new_volume(int count, char **devices, enum volume_kind kind)
+{
+	struct volume_create_options create = {.name = VOLUME, .kind = kind};
+	struct error error = {0};
+	struct volume *volume;
+
+	bench.paths = (const char *const *)devices;
+	bench.path_count = (unsigned)count;
 	bench_pool_open(&bench);
 	bench_must(volumes_create(bench.pool, NULL, &volumes), "volumes_create");
 	must_with_story(volume_create(volumes, &create, NULL, &error), &error);
 	must_with_story(volume_open(volumes, VOLUME, &volume, &error), &error);
+	return volume;
+}
+
+static void close_volume(struct volume *volume)
+{
+	bench_must(volume_close(volume), "volume_close");
+	volumes_destroy(volumes);
+	bench_pool_close(&bench);
+}
+
+static void run_ingest(int argc, char **argv)
+{
+	struct ingest_options options = {.source = argv[0]};
+	struct ingest_progress progress = {0};
+	struct bench_clock clock;
+	struct volume *volume;
+	struct error error = {0};
+
+	volume = new_volume(argc - 1, argv + 1, VOLUME_DATASET);
 	bench_start(&clock);
 	must_with_story(volume_ingest(volume, &options, &progress, &error), &error);
 	must_with_story(volume_seal(volume, &error), &error);
 	print_costs(&clock, progress.files, progress.bytes);
-	bench_must(volume_close(volume), "volume_close");
-	volumes_destroy(volumes);
-	bench_pool_close(&bench);
+	close_volume(volume);
 }
 
 static void run_open(int argc, char **argv)
@@ -173,7 +160,6 @@ static void run_open(int argc, char **argv)
 	struct volume_attributes found;
 	struct volume_space space;
 	struct bench_clock clock;
-	struct volumes *volumes;
 	struct volume *volume;
 	struct error error = {0};
 
@@ -187,97 +173,7 @@ static void run_open(int argc, char **argv)
 	bench_must(volume_lookup(volume, VOLUME_ROOT, "d0000", &found), "volume_lookup");
 	bench_must(volume_statfs(volume, &space), "volume_statfs");
 	print_costs(&clock, space.files, space.bytes);
-	bench_must(volume_close(volume), "volume_close");
-	volumes_destroy(volumes);
-	bench_pool_close(&bench);
-}
-
-/* --- create ------------------------------------------------------------------------------- */
-
-/* What this process had written by the kernel. */
-static uint64_t written_by_process(void)
-{
-	FILE *file = fopen("/proc/self/io", "re");
-	unsigned long long bytes = 0;
-	char line[128];
-
-	while (file && fgets(line, sizeof(line), file))
-		if (sscanf(line, "write_bytes: %llu", &bytes) == 1)
-			break;
-	if (file)
-		fclose(file);
-	return bytes;
-}
-
-struct written {
-	uint64_t files, all, images;
-};
-
-static struct written written_now(uint64_t files)
-{
-	struct pool_status *status = malloc(sizeof(*status));
-	struct written now = {.files = files, .all = written_by_process()};
-
-	bench_must(status ? 0 : -ENOMEM, "memory");
-	pool_status(bench.pool, status);
-	now.images = status->image_bytes;
-	free(status);
-	return now;
-}
-
-static void print_written(struct written *before, uint64_t files)
-{
-	struct written now = written_now(files);
-	double made = (double)(files - before->files);
-
-	printf("%s{\"from\": %llu, \"to\": %llu, \"written\": %.1f, \"images\": %.1f}",
-		before->files ? ", " : "[", (unsigned long long)before->files,
-		(unsigned long long)files, (double)(now.all - before->all) / made,
-		(double)(now.images - before->images) / made);
-	*before = now;
-}
-
-static void make_empty(struct volume *volume, uint64_t files)
-{
-	struct volume_new directory = {.type = VOLUME_DIRECTORY}, file = {.type = VOLUME_FILE};
-	struct volume_attributes dir, made;
-	struct written before = written_now(0);
-	uint64_t lsn, next = FIRST_MARK;
-
-	for (uint64_t i = 0; i < files; i++) {
-		char name[32];
-
-		snprintf(name, sizeof(name), "d%07llu", (unsigned long long)i / PER_DIRECTORY);
-		if (i % PER_DIRECTORY == 0)
-			bench_must(volume_make(volume, VOLUME_ROOT, name, &directory, &dir, &lsn),
-				name);
-		snprintf(name, sizeof(name), "f%09llu", (unsigned long long)i);
-		bench_must(volume_make(volume, dir.ino, name, &file, &made, &lsn), name);
-		if (i + 1 == next || i + 1 == files) {
-			print_written(&before, i + 1);
-			next *= 10;
-		}
-	}
-	printf("]\n");
-}
-
-static void run_create(int argc, char **argv)
-{
-	struct volume_create_options create = {.name = VOLUME, .kind = VOLUME_SHARE};
-	struct volumes *volumes;
-	struct volume *volume;
-	struct error error = {0};
-
-	bench.paths = (const char *const *)argv + 1;
-	bench.path_count = (unsigned)argc - 1;
-	bench_pool_open(&bench);
-	bench_must(volumes_create(bench.pool, NULL, &volumes), "volumes_create");
-	must_with_story(volume_create(volumes, &create, NULL, &error), &error);
-	must_with_story(volume_open(volumes, VOLUME, &volume, &error), &error);
-	make_empty(volume, strtoull(argv[0], NULL, 10));
-	bench_must(volume_close(volume), "volume_close");
-	volumes_destroy(volumes);
-	bench_pool_close(&bench);
+	close_volume(volume);
 }
 
 int main(int argc, char **argv)
@@ -290,8 +186,6 @@ int main(int argc, char **argv)
 		run_ingest(argc - 2, argv + 2);
 	else if (!strcmp(verb, "open"))
 		run_open(argc - 2, argv + 2);
-	else if (!strcmp(verb, "create"))
-		run_create(argc - 2, argv + 2);
 	else
 		fprintf(stderr, "usage: see the head of tests/bench/million.c\n");
 	return *verb ? 0 : 2;

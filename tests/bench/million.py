@@ -60,14 +60,6 @@ def run(options, figures, source, devices):
     say(f'making {files:,} files in memory')
     made = program('bench_million', 'tree', source, files)
     program('bench_object', 'create', *CODE, 0, *devices)
-    say(f'making {files:,} empty files in a share')
-    for step in program('bench_million', 'create', files, *devices):
-        written = Figure(f'written by creating {step["from"]:,} to {step["to"]:,} files, each',
-                         unit=BYTES)
-        written.note = f'of it images: {step["images"]:,.0f} bytes'
-        written.add(step['written'])
-        figures[f'written {step["to"]}'] = written
-    program('bench_object', 'create', *CODE, 0, *devices)
     say('ingest')
     went = program('bench_million', 'ingest', source, *devices)
     data = made['bytes'] / files

@@ -172,15 +172,16 @@ struct request {
 	struct read_part parts[EXTENTS];
 	uint8_t *into;
 	struct reader *reader;
-	struct request *next;
+	_Atomic enum { STARTING, STARTED, DONE } state; /* STARTING: pool_read() runs */
 };
 
-/* A thread with requests of its own; done() hands them back to it. */
+/* Requests that follow each other, started by a thread; each that ends starts the next one, on the
+ * thread on which it ended, as fio does and as a server that answers does not wait for another. */
 struct reader {
 	pthread_t thread;
 	pthread_mutex_t lock;
-	pthread_cond_t some;
-	struct request *done; /* lock */
+	pthread_cond_t ended;
+	unsigned running; /* lock, as what next() changes: requests that may be followed by more */
 	struct request *requests;
 	unsigned depth;
 	bool (*next)(struct reader *reader, struct request *request); /* false: no more */
@@ -192,18 +193,39 @@ struct reader {
 	uint64_t operations;
 };
 
+/* False: that was the last. */
+static bool request_next(struct request *request)
+{
+	struct reader *reader = request->reader;
+	bool more;
+
+	pthread_mutex_lock(&reader->lock);
+	more = reader->next(reader, request);
+	reader->operations += more;
+	if (!more && --reader->running == 0)
+		pthread_cond_signal(&reader->ended);
+	pthread_mutex_unlock(&reader->lock);
+	return more;
+}
+
+/* One that is done inside pool_read() is followed here, others by their done(). */
+static void request_run(struct request *request)
+{
+	while (request_next(request)) {
+		atomic_store(&request->state, STARTING);
+		pool_read(bench.pool, &request->read);
+		if (atomic_exchange(&request->state, STARTED) == STARTING)
+			return;
+	}
+}
+
 static void request_done(struct pool_read *read)
 {
 	struct request *request = read->data;
-	struct reader *reader = request->reader;
 
 	bench_must(read->result, "pool_read");
-	pthread_mutex_lock(&reader->lock);
-	request->next = reader->done;
-	reader->done = request;
-	if (!request->next)
-		pthread_cond_signal(&reader->some);
-	pthread_mutex_unlock(&reader->lock);
+	if (atomic_exchange(&request->state, DONE) == STARTED)
+		request_run(request);
 }
 
 static bool next_whole(struct reader *reader, struct request *request)
@@ -248,54 +270,32 @@ static bool next_random(struct reader *reader, struct request *request)
 	return true;
 }
 
-static struct request *take_done(struct reader *reader)
-{
-	struct request *list;
-
-	pthread_mutex_lock(&reader->lock);
-	while (!reader->done)
-		pthread_cond_wait(&reader->some, &reader->lock);
-	list = reader->done;
-	reader->done = NULL;
-	pthread_mutex_unlock(&reader->lock);
-	return list;
-}
-
 static void *reader_main(void *argument)
 {
 	struct reader *reader = argument;
-	struct request *list = NULL;
-	unsigned running = reader->depth;
 
-	for (unsigned i = 0; i < reader->depth; i++) {
-		reader->requests[i].next = list;
-		list = &reader->requests[i];
-	}
-	while (running) {
-		struct request *request = list ? list : take_done(reader);
-
-		list = request->next;
-		if (reader->next(reader, request)) {
-			reader->operations++;
-			pool_read(bench.pool, &request->read);
-		} else {
-			running--;
-		}
-	}
+	reader->running = reader->depth;
+	for (unsigned i = 0; i < reader->depth; i++)
+		request_run(&reader->requests[i]);
+	pthread_mutex_lock(&reader->lock);
+	while (reader->running)
+		pthread_cond_wait(&reader->ended, &reader->lock);
+	pthread_mutex_unlock(&reader->lock);
 	return NULL;
 }
 
 static void reader_init(struct reader *reader, size_t length, bool cached)
 {
 	pthread_mutex_init(&reader->lock, NULL);
-	pthread_cond_init(&reader->some, NULL);
+	pthread_cond_init(&reader->ended, NULL);
 	reader->requests = calloc(reader->depth, sizeof(*reader->requests));
 	bench_must(reader->requests ? 0 : -ENOMEM, "memory");
 	for (unsigned i = 0; i < reader->depth; i++) {
 		struct request *request = &reader->requests[i];
 
 		request->reader = reader;
-		request->into = bench_memory(length);
+		request->into = buffer_alloc(bench.engine, length);
+		bench_must(request->into ? 0 : -ENOMEM, "memory");
 		request->read.parts = request->parts;
 		request->read.done = request_done;
 		request->read.data = request;

@@ -68,10 +68,10 @@ def cost(result):
 def rows_of_table(name, data, parity):
     share = data / (data + parity)
     return {
-        'write': Figure(f'{name}: write 1 MiB', beside=f'raw x {share:.2f}', goal=0.9,
+        'write': Figure(f'{name}: write 1 MiB', beside=f'raw x {share:.2f}', goal=0.95,
                         expected=share),
-        'read': Figure(f'{name}: read 1 MiB', beside='raw', goal=0.9),
-        'random': Figure(f'{name}: read 4 KiB', unit=PER_SECOND, beside='raw', goal=0.9),
+        'read': Figure(f'{name}: read 1 MiB', beside='raw', goal=0.95),
+        'random': Figure(f'{name}: read 4 KiB', unit=PER_SECOND, beside='raw', goal=0.95),
         'read_less': Figure(f'{name}: read 1 MiB, {parity} devices missing', beside='healthy',
                             goal=0.5),
         'random_less': Figure(f'{name}: read 4 KiB, {parity} devices missing', unit=PER_SECOND,

@@ -11,6 +11,9 @@ from machine import ran
 
 MIB = 1 << 20
 FILE_MIB = 512
+CACHE_MIB = 1536
+FILLER = 'filler'
+FILL_DEPTH = 16
 NAMES = 20_000
 CREATES = 2_000
 THREADS = 8
@@ -90,11 +93,14 @@ class Side:
             self.server.close()
         self.pool.close()
 
-    def forget(self):
-        """All that is cached on the host."""
-        self.pool.forget()
+    def forget_host(self):
+        """All that the host caches."""
         with open('/proc/sys/vm/drop_caches', 'w') as file:
             file.write('3\n')
+
+    def forget(self):
+        """What the server caches of files' bytes, too."""
+        self.forget_host()
 
     def cpu(self):
         """Seconds of all processes of the server."""
@@ -111,11 +117,8 @@ class Side:
 
     # The Linux client
 
-    def mounted(self, volume, work, cold=True):
-        """(what work() returns, CPU seconds of the server), mounted anew; COLD: with nothing cached on
-        the host either."""
-        if cold:
-            self.forget()
+    def mounted(self, volume, work):
+        """(what work() returns, CPU seconds of the server), mounted anew: the client has nothing cached."""
         self.client.mount(self.pool.export(volume), PATH, port=self.server.port)
         try:
             before = self.cpu()
@@ -124,7 +127,7 @@ class Side:
         finally:
             self.client.umount(PATH)
 
-    def fio(self, *options, cold=True, fresh=False):
+    def fio(self, *options, fresh=False):
         def work():
             if fresh:
                 self.client.run(['rm', '-f', f'{PATH}/{FILE}'])
@@ -133,7 +136,7 @@ class Side:
             ran(['client:', *command])
             done = self.client.run(command, timeout=600, cwd='/tmp')
             return json.loads(done.stdout[done.stdout.index(b'{'):])['jobs'][0]
-        job, cpu = self.mounted('share', work, cold)
+        job, cpu = self.mounted('share', work)
         part = job['write'] if job['write']['total_ios'] else job['read']
         return part['runtime'] / 1e3, Cost(cpu, part['io_bytes'], part['total_ios'])
 
@@ -142,22 +145,22 @@ class Side:
                                  fresh=True)
         return cost.bytes / seconds, cost
 
-    def read(self, cold=True):
-        seconds, cost = self.fio('--rw=read', '--bs=1M', '--ioengine=psync', cold=cold)
+    def read(self):
+        seconds, cost = self.fio('--rw=read', '--bs=1M', '--ioengine=psync')
         return cost.bytes / seconds, cost
 
-    def random(self, seconds, cold=True):
+    def random(self, seconds):
         seconds, cost = self.fio('--rw=randread', '--bs=4k', '--direct=1', '--ioengine=libaio',
                                  '--iodepth=32', '--norandommap', '--randrepeat=0', '--time_based',
-                                 f'--runtime={seconds}', cold=cold)
+                                 f'--runtime={seconds}')
         return cost.operations / seconds, cost
 
-    def call(self, volume, function, *args, cold=True):
+    def call(self, volume, function, *args):
         return self.mounted(volume, lambda: self.client.call(
-            function, PATH, *args, helpers=[in_threads], timeout=600), cold)
+            function, PATH, *args, helpers=[in_threads], timeout=600))
 
-    def small(self, order, cold=True):
-        (took, count), cpu = self.call('data', read_small, order, THREADS, cold=cold)
+    def small(self, order):
+        (took, count), cpu = self.call('data', read_small, order, THREADS)
         return len(order) / took, Cost(cpu, count, len(order))
 
     def names(self, volume, function, threads):
@@ -170,19 +173,36 @@ class Side:
 
     # The lean client
 
-    def measured(self, run, cold=True):
+    def measured(self, run):
         """run() of the lean client, in bytes and operations per second."""
-        if cold:
-            self.forget()
         before = self.cpu()
         result = run()
         cost = Cost(self.cpu() - before, result['bytes'], result['operations'])
         return cost.bytes / result['seconds'], cost.operations / result['seconds'], cost
 
-    def lean_bytes(self, run, cold=True):
-        speed, _, cost = self.measured(run, cold)
+    def lean_bytes(self, run):
+        speed, _, cost = self.measured(run)
         return speed, cost
 
-    def lean_count(self, run, cold=True):
-        _, count, cost = self.measured(run, cold)
+    def lean_count(self, run):
+        _, count, cost = self.measured(run)
         return count, cost
+
+
+class OurSide(Side):
+    """Has a file that fills the block cache. A server that has been up for a while has a full one, whose
+    memory was touched long ago; that of an empty one the host gives, and clears, while it is filled."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        try:
+            self.pool.create_share(FILLER)
+            self.lean.write(FILLER, CACHE_MIB, depth=FILL_DEPTH)
+        except BaseException:
+            self.close()
+            raise
+
+    def forget(self):
+        super().forget()
+        self.pool.forget(f'{CACHE_MIB}M')
+        self.lean.read(FILLER, MIB, CACHE_MIB, CACHE_MIB, depth=FILL_DEPTH)

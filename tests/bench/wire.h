@@ -58,6 +58,8 @@ struct slot *wire_slot(struct wire *wire, uint32_t index);
 struct slot *wire_receive(struct wire *wire, struct reply *reply);
 /* Sends the slot's call, and waits for its reply when no other is on its way. */
 void wire_exchange(struct slot *slot, struct reply *reply);
+/* The handle of a path from the server's root. */
+void wire_find(struct wire *wire, const char *path, struct handle *handle);
 
 void call_begin(struct slot *slot);
 void call_send(struct slot *slot);
@@ -78,6 +80,8 @@ void call_write(struct slot *slot, const struct stateid *stateid, uint64_t offse
 	const void *bytes, uint32_t length);
 void call_commit(struct slot *slot);
 void call_remove(struct slot *slot, const char *name);
+/* A FIFO with mode 0644: what needs no open and no close. */
+void call_create_fifo(struct slot *slot, const char *name);
 /* Names with their handles and attributes. */
 void call_readdir(struct slot *slot, uint64_t cookie, const uint8_t verifier[8]);
 
@@ -86,13 +90,20 @@ void reply_handle(struct reply *reply, struct handle *handle);
 void reply_open(struct reply *reply, struct stateid *stateid);
 uint32_t reply_read(struct reply *reply, bool *eof); /* bytes that came */
 uint32_t reply_write(struct reply *reply); /* bytes taken */
-/* The number of entries; cookie and verifier are those to go on with. */
-unsigned reply_readdir(struct reply *reply, uint64_t *cookie, uint8_t verifier[8], bool *eof);
+struct entry {
+	uint64_t cookie;
+	const uint8_t *name;
+	uint32_t length;
+};
+/* The number of entries; cookie and verifier are those to go on with. EACH may be NULL. */
+unsigned reply_readdir(struct reply *reply, uint64_t *cookie, uint8_t verifier[8], bool *eof,
+	void (*each)(const struct entry *entry));
 
 enum operation {
 	OP_ACCESS = 3,
 	OP_CLOSE = 4,
 	OP_COMMIT = 5,
+	OP_CREATE = 6,
 	OP_GETATTR = 9,
 	OP_GETFH = 10,
 	OP_LOOKUP = 15,

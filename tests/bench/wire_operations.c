@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /* See wire.h. Here: operations of NFSv4.1, what a Linux client would send. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench.h"
 #include "wire_code.h"
 
 #define READDIR_BYTES (128u << 10)
@@ -157,6 +159,14 @@ void call_remove(struct slot *slot, const char *name)
 	put_name(slot, name);
 }
 
+void call_create_fifo(struct slot *slot, const char *name)
+{
+	put_operation(slot, OP_CREATE);
+	put_u32(slot, 7);
+	put_name(slot, name);
+	put_attributes(slot, 0644, false);
+}
+
 void call_readdir(struct slot *slot, uint64_t cookie, const uint8_t verifier[8])
 {
 	put_operation(slot, OP_READDIR);
@@ -213,20 +223,48 @@ uint32_t reply_write(struct reply *reply)
 	return get_u32(reply);
 }
 
-unsigned reply_readdir(struct reply *reply, uint64_t *cookie, uint8_t verifier[8], bool *eof)
+unsigned reply_readdir(struct reply *reply, uint64_t *cookie, uint8_t verifier[8], bool *eof,
+	void (*each)(const struct entry *entry))
 {
 	unsigned entries = 0;
+	struct entry entry;
 	uint32_t length;
 
 	get_operation(reply, OP_READDIR);
 	memcpy(verifier, get_bytes(reply, 8), 8);
 	while (get_u32(reply)) {
-		*cookie = get_u64(reply);
-		get_opaque(reply, &length);
+		*cookie = entry.cookie = get_u64(reply);
+		entry.name = get_opaque(reply, &entry.length);
 		get_bitmap(reply);
 		get_opaque(reply, &length);
 		entries++;
+		if (each)
+			each(&entry);
 	}
 	*eof = get_u32(reply);
 	return entries;
+}
+
+/* --- several ---------------------------------------------------------------------------------- */
+
+void wire_find(struct wire *wire, const char *path, struct handle *handle)
+{
+	struct slot *slot = wire_slot(wire, 0);
+	char copy[512], *rest = copy, *name;
+	unsigned steps = 0;
+	struct reply reply;
+
+	bench_must(strlen(path) < sizeof(copy) ? 0 : -ENAMETOOLONG, path);
+	strcpy(copy, path);
+	call_begin(slot);
+	call_putrootfh(slot);
+	for (; (name = strsep(&rest, "/")); steps += *name != 0)
+		if (*name)
+			call_lookup(slot, name);
+	call_getfh(slot);
+	wire_exchange(slot, &reply);
+	reply_nothing(&reply, OP_PUTROOTFH);
+	while (steps--)
+		reply_nothing(&reply, OP_LOOKUP);
+	reply_handle(&reply, handle);
 }

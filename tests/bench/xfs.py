@@ -57,9 +57,6 @@ class XfsPool(ReferencePool):
     def path(self, volume):
         return os.path.join(self.disks[volume in WSYNC].path, volume)
 
-    def forget(self):
-        """The cache is the host's."""
-
     def close(self):
         for disk in self.disks:
             disk.close()

@@ -14,7 +14,7 @@ def write(path, seed):
     os.utime(path, (seed, seed))
 
 
-def make_sparse(site):
+def make_sparse(site, *options):
     """Three quarters of what an ingest has written are not needed after the next one."""
     top = site.path('source')
     os.mkdir(top)
@@ -24,7 +24,7 @@ def make_sparse(site):
     for i in range(FILES):
         if i % 4:
             write(os.path.join(top, f'f{i}'), 1000 + i)
-    site('dataset', 'ingest', 'tank/set', top, '--no-seal', '--resume', '--threads', '1')
+    site('dataset', 'ingest', 'tank/set', top, '--resume', '--threads', '1', *options)
 
 
 def space(site):
@@ -33,7 +33,7 @@ def space(site):
 
 def test_waste_is_compacted_at_a_rate_that_may_change(pool):
     pool('pool', 'set', 'tank', 'compact.rate=0')
-    make_sparse(pool)
+    make_sparse(pool, '--no-seal')
     before = space(pool)
     assert before['waiting'] > FILES * SIZE / 2
     pool('serve', 'tank')
@@ -46,3 +46,26 @@ def test_waste_is_compacted_at_a_rate_that_may_change(pool):
     pool('serve', 'tank', '--stop')
     pool('dataset', 'verify', 'tank/set')
     assert pool.json('pool', 'check', 'tank')['check']['wrong_live'] == 0
+
+
+def test_a_sealed_dataset_is_moved(pool):
+    pool('pool', 'set', 'tank', 'compact.rate=0')
+    empty = space(pool)
+    make_sparse(pool)
+    before = space(pool)
+    pool('serve', 'tank')
+    pool('pool', 'set', 'tank', 'compact.rate=1G')
+    wait_until(lambda: space(pool)['waiting'] < before['waiting'] / 2, 'it is moved', 120)
+    assert space(pool)['free'] > before['free']
+    assert pool.json('dataset', 'verify', 'tank/set')['verify']['files'] == FILES
+    pool('serve', 'tank', '--stop')
+    assert pool.json('dataset', 'verify', 'tank/set')['verify']['bad_files'] == 0
+    check = pool.json('pool', 'check', 'tank')['check']
+    assert check['wrong_live'] == check['bad_blocks'] == 0
+    os.rename(pool.devices_of_tank[2], pool.devices_of_tank[2] + '.away')
+    pool('dataset', 'verify', 'tank/set')
+    os.rename(pool.devices_of_tank[2] + '.away', pool.devices_of_tank[2])
+    pool('dataset', 'destroy', 'tank/set', '--yes')
+    after = space(pool)
+    assert after['data'] == after['waiting'] == after['parity'] == 0
+    assert after['free'] == empty['free']

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
 """Serving, and the control socket: what the server hears, and what it survives."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -53,6 +54,33 @@ def test_serve_and_stop(pool):
     assert not os.path.exists(pool.path('run', 'tank.sock'))
     assert pool.json('pool', 'status', 'tank')['pool']['state'] == 'idle'
     pool.fails(NOT_FOUND, 'serve', 'tank', '--stop')
+
+
+def open_files(pid):
+    names = []
+    for fd in os.listdir(f'/proc/{pid}/fd'):
+        with contextlib.suppress(FileNotFoundError):
+            names.append(os.readlink(f'/proc/{pid}/fd/{fd}'))
+    return names
+
+
+def test_a_stop_that_is_interrupted_is_not_told_as_done(pool):
+    """The server was told, and goes on: here it is this test."""
+    os.makedirs(pool.run_dir, exist_ok=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(pool.path('run', 'tank.sock'))
+        listener.listen()
+        process = subprocess.Popen(pool.argv('serve', 'tank', '--stop'), stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True)
+        connection = listener.accept()[0]
+        assert json.loads(connection.recv(65536))['args']['stop'] is True
+        connection.sendall(b'{"schema":1,"result":{}}\n')
+        connection.close()
+        wait_until(lambda: not any(name.startswith('socket') for name in open_files(process.pid)),
+                   'the answer has been read')
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1 and stdout == '' and 'has not ended yet' in stderr
 
 
 def test_the_configuration(pool):
@@ -338,8 +366,7 @@ def test_a_client_that_leaves_stops_its_ingest(served):
 
 
 def test_other_users_are_kept_out(served):
-    if os.geteuid() != 0:
-        pytest.skip('needs root')
+    assert os.geteuid() == 0, 'these tests are for root'
     for place in (served.root, os.path.dirname(served.root)):
         while place not in ('/', '/tmp'):
             os.chmod(place, 0o755)

@@ -60,14 +60,14 @@ def test_whose_it_is(pool):
     assert state == 'exported' and '`millrace pool import tank`' in text
 
 
-def crash(site):
-    os.kill(site.json('serve', 'tank')['pid'], signal.SIGKILL)
-    wait_until(lambda: is_not_closed(site), 'the server is dead')
+def crash(site, *host):
+    os.kill(site.json('serve', 'tank', *host)['pid'], signal.SIGKILL)
+    wait_until(lambda: is_not_closed(site, *host), 'the server is dead')
 
 
-def is_not_closed(site):
+def is_not_closed(site, *host):
     """While the server dies it may take a connection, and answer nothing."""
-    done = site.run('pool', 'status', 'tank', '--json')
+    done = site.run('pool', 'status', 'tank', *host, '--json')
     return done.rc == 0 and done.answer['pool']['state'] == 'not closed'
 
 
@@ -99,8 +99,8 @@ def test_errors_and_repairs(site):
     damage(devices[1])
     site('serve', 'tank')
     site('dataset', 'verify', 'tank/set')
-    device = site.json('pool', 'status', 'tank')['pool']['devices'][1]
-    text = advice(site)[1]
+    pool = site.json('pool', 'status', 'tank')['pool']  # one look: repairs may still go on
+    device, text = pool['devices'][1], str(pool['advice'])
     assert f'{device["checksum_errors"]} checksum errors' in text and device['checksum_errors'] > 0
     assert f'{device["repaired"]} blocks were rebuilt and repaired' in text
     assert '`millrace pool check tank --repair`' in text and f'smartctl -a {devices[1]}' in text
@@ -117,6 +117,22 @@ def test_a_full_pool(either):
     text = advice(either)[1]
     assert re.search('the pool is (nearly )?full', text) and '`millrace dataset list tank`' in text
     either('dataset', 'destroy', 'tank/set', '--yes')
+
+
+def test_a_pool_that_has_stopped(pool):
+    """More of its devices have gone than it can be without, while it was served."""
+    def health():
+        return pool.json('pool', 'status', 'tank')['pool']['health']
+
+    pool('serve', 'tank')
+    for path in pool.devices_of_tank:
+        os.unlink(path)
+    wait_until(lambda: health() == 'failed', 'it has noticed')
+    state, text = advice(pool)
+    assert state == 'served' and 'the pool has stopped' in text
+    assert '`millrace serve tank --stop`' in text and pool.path('state', 'log', 'tank.log') in text
+    assert pool.run('status').rc == DEGRADED
+    pool('serve', 'tank', '--stop')
 
 
 def test_what_cannot_be_opened(pool):
@@ -165,8 +181,7 @@ def test_what_has_no_measure_shows_its_time(pool):
     """Here the opening: the host that has the pool is watched for a sign of life, for 10 s."""
     pool('pool', 'export', 'tank')
     pool('pool', 'import', 'tank', '--device-dir', pool.devices_dir, '--host', 'other')
-    pid = pool.json('serve', 'tank', '--host', 'other')['pid']
-    os.kill(pid, signal.SIGKILL)
+    crash(pool, '--host', 'other')
     lines = lines_on_a_terminal(pool, 'pool', 'import', 'tank', '--force', '--device-dir',
                                 pool.devices_dir)
     times = {line for line in lines if re.fullmatch(r'import tank: 0:\d\d', line)}

@@ -2,6 +2,7 @@
 """What is refused: bad arguments and bad devices, each with its exit code, and nothing changed."""
 
 import os
+import signal
 import subprocess
 
 import pytest
@@ -28,6 +29,21 @@ def test_bytes_that_are_no_utf8(site):
     done = subprocess.run([os.fsencode(site.program), b'share', b'get', b'p/\xff', b'--json'],
                           capture_output=True)
     assert done.returncode == USAGE and b'UTF-8' in done.stdout
+
+
+@pytest.mark.parametrize('args', [('--help',), ('status',), ('pool', 'list', '--json'), ('pool', 'list')])
+def test_an_answer_that_is_not_written_is_no_answer(site, args):
+    with open('/dev/full', 'w') as full:
+        done = subprocess.run(site.argv(*args), stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1 and 'could be written' in done.stderr
+
+
+def test_who_does_not_read_on_ends_it_quietly(site):
+    process = subprocess.Popen(site.argv('--help'), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.close()
+    assert process.stderr.read() == ''
+    process.stderr.close()
+    assert process.wait(60) in (OK, -signal.SIGPIPE)
 
 
 def refused(site, rc, devices, *args, name='new'):

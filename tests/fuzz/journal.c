@@ -27,11 +27,11 @@ enum {
 	WINDOW,
 	EPOCH,
 	POOL_KEYS,
-	VOLUME_KEYS = POOL_KEYS + 8,
+	VOLUME_KEYS = POOL_KEYS + 9,
 	TYPES = VOLUME_KEYS + 9,
 };
 
-static const char pool_keys[] = "SRTVNPXC", volume_keys[] = "HIECXDLOT";
+static const char pool_keys[] = "SRTVNPXCM", volume_keys[] = "HIECXDLOT";
 
 struct fuzz_type fuzz_types[] = {
 	[OPENED] = {"a pool that could be opened", 0},
@@ -47,6 +47,7 @@ struct fuzz_type fuzz_types[] = {
 	[POOL_KEYS + 5] = {"the pool's row P", 0},
 	[POOL_KEYS + 6] = {"the pool's row X", 0},
 	[POOL_KEYS + 7] = {"the pool's row C", 0},
+	[POOL_KEYS + 8] = {"the pool's row M", 0},
 	[VOLUME_KEYS] = {"a volume's row H", 0},
 	[VOLUME_KEYS + 1] = {"a volume's row I", 0},
 	[VOLUME_KEYS + 2] = {"a volume's row E", 0},

@@ -13,6 +13,7 @@
 #include "fuzz.h"
 #include "pool/env.h"
 #include "pool/journal.h"
+#include "pool/remap.h"
 #include "volume/format.h"
 #include "world.h"
 
@@ -195,6 +196,34 @@ static void put_change(struct writer *w, enum change_type type, uint32_t volume,
 static struct bytes text(const char *string)
 {
 	return (struct bytes){string, strlen(string)};
+}
+
+static void save_segment_row(const char *name, const struct segment_row *row)
+{
+	uint8_t buffer[1 + SEGMENT_ROW_MAX] = {0};
+	struct writer w = writer_on(buffer + 1, sizeof(buffer) - 1);
+
+	segment_row_encode(row, &w);
+	save("pool_rows", name, buffer, (size_t)(w.at - buffer));
+}
+
+static void seed_pool_rows(void)
+{
+	const struct remap_run run = {.length = 5 * BLOCK_SIZE, .segment = 9, .to = 7 * BLOCK_SIZE};
+	uint8_t buffer[1 + REMAP_ROW_SIZE] = {1};
+	struct writer w = writer_on(buffer + 1, sizeof(buffer) - 1);
+	struct segment_row row;
+
+	fill_segment(&row, 2);
+	save_segment_row("image", &row);
+	row.purpose = PURPOSE_DATA;
+	save_segment_row("segment", &row);
+	row.state = SEGMENT_MOVED;
+	save_segment_row("refused", &row);
+	row.data = row.parity = 0;
+	save_segment_row("moved", &row);
+	remap_run_encode(&run, &w);
+	save("pool_rows", "remap", buffer, sizeof(buffer));
 }
 
 static void seed_changes(void)
@@ -697,6 +726,7 @@ int main(int argc, char **argv)
 	seed_label(world);
 	seed_beat();
 	seed_chunk();
+	seed_pool_rows();
 	seed_changes();
 	seed_batch();
 	seed_image();

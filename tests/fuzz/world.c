@@ -140,6 +140,31 @@ static void make_parts(struct pool *pool, struct volume *volume)
 	free(status);
 }
 
+static int first_segment(void *data, uint64_t segment, uint64_t length, uint64_t live)
+{
+	uint64_t *first = data;
+
+	if (live)
+		*first = segment;
+	return 0;
+}
+
+/* A dataset whose bytes are not where its image says. */
+static void make_moved(struct pool *pool, struct volumes *volumes)
+{
+	struct volume_create_options create = {.name = "set", .kind = VOLUME_DATASET};
+	struct volume *volume;
+	uint64_t segment = 0;
+
+	must(volume_create(volumes, &create, NULL, NULL), "volume_create");
+	must(volume_open(volumes, "set", &volume, NULL), "volume_open");
+	make_file(volume, VOLUME_ROOT, "moved", 0, 9000);
+	must(volume_seal(volume, NULL), "volume_seal");
+	must(pool_each_segment(pool, volume_row(volume)->id, first_segment, &segment), "segments");
+	must(volume_compact(volume, &segment, 1, NULL), "volume_compact");
+	must(volume_close(volume), "volume_close");
+}
+
 static uint64_t area_offset(unsigned device, unsigned area)
 {
 	return area ? world.headers[device].label_b_offset : BLOCK_SIZE;
@@ -200,6 +225,7 @@ static void make_history(void)
 	make_names(volume);
 	make_parts(pool, volume);
 	make_file(volume, VOLUME_ROOT, "late", 0, 7000);
+	make_moved(pool, volumes);
 	make_orphan(volume, &orphan);
 	must(volume_sync(volume), "sync");
 	beat_round(pool);

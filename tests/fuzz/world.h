@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
- * A small pool on simulated devices (2+1 over four, a share with a few of everything) whose owner
- * has crashed, for targets that spoil its media or its metadata and look what opening makes of it.
- * All of its history is in the journal, from the first batch on: its labels know no image, although
- * one was written. Made once; going back to it costs what was changed.
+ * A small pool on simulated devices (2+1 over four, a share with a few of everything and a dataset
+ * that was moved) whose owner has crashed, for targets that spoil its media or its metadata and
+ * look what opening makes of it. All of its history is in the journal, from the first batch on: its
+ * labels know no image, although one was written. Made once; going back to it costs what was
+ * changed.
  */
 #ifndef MILLRACE_FUZZ_WORLD_H
 #define MILLRACE_FUZZ_WORLD_H

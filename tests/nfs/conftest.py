@@ -22,8 +22,8 @@ OPTIONS = 'vers=4.1,proto=tcp'
 def pytest_addoption(parser):
     parser.addoption('--backend', choices=('millrace', 'vfs'), default='millrace',
                      help='vfs: run the tests against nfs-ganesha over directories instead')
-    parser.addoption('--large', type=int, default=100000, metavar='N',
-                     help='how many names the large directory of test_scale.py has')
+    parser.addoption('--large', type=int, default=1000000, metavar='N',
+                     help='how many names the large directory of test_scale.py has, and files its tree')
     parser.addoption('--seed', type=int, default=int.from_bytes(os.urandom(4), 'big'), metavar='N',
                      help='repeats what a failed test at random did with the seed that it printed')
 

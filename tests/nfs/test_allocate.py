@@ -6,40 +6,12 @@ import pytest
 from harness.mounted import Mounted
 from harness.wire import (
     ACCESS, ANONYMOUS, CHANGE, DATA, DQUOT, FBIG, INVAL, ISDIR, MODE, NOSPC, OPENMODE, READ, ROFS,
-    SIZE, Session, allocate, close, deallocate, getattr_, open_, putfh, read, seek, setattr_, u32,
+    SIZE, allocate, close, deallocate, getattr_, open_, putfh, read, seek, setattr_, u32,
     write)
 
 pytestmark = pytest.mark.millrace
-OPTIONS = 'vers=4.2,proto=tcp'
+OPTIONS, MINOR = 'vers=4.2,proto=tcp', 2
 MIB = 1 << 20
-
-
-@pytest.fixture
-def share(make_share):
-    return make_share(OPTIONS)
-
-
-@pytest.fixture
-def connect(site):
-    made = []
-
-    def connect(uid=0):
-        made.append(Session(site, uid=uid, minor=2))
-        return made[-1]
-
-    yield connect
-    if site.server.alive():
-        for session in made:
-            session.end()
-
-
-@pytest.fixture
-def volume(site, request):
-    name = request.node.originalname[5:50]
-    site.pool.create_share(name, mode=0o777)
-    yield name
-    if site.server.alive():
-        site.pool.destroy_share(name)
 
 
 # --- through a client; these run there ---

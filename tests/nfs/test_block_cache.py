@@ -62,6 +62,28 @@ def test_what_fits_is_read_from_devices_once(client, site, dataset, source):
     assert read(client, dataset, source) == (BYTES, 0)
 
 
+def test_reading_a_large_file_leaves_small_ones_there(client, site, dataset, source):
+    """The large one is larger than the cache, the small ones fit."""
+    def names(path, wanted):
+        return [len(open(f'{path}/{name}', 'rb').read()) for name in wanted]
+
+    def misses(wanted):
+        before = site.pool.status()['cache_misses']
+        client.drop_caches()
+        assert dataset.call(names, wanted) == [(source / name).stat().st_size for name in wanted]
+        return site.pool.status()['cache_misses'] - before
+
+    small = [name for name, _ in SMALL]
+    set_size(site, '0')
+    set_size(site, '8M')
+    for _ in range(3):
+        misses(small)
+    assert misses(small) == 0
+    for _ in range(2):
+        assert misses([LARGE[0]]) > LARGE[1] // 2
+        assert misses(small) == 0
+
+
 def test_its_size_changes_while_it_is_served(client, site, dataset, source):
     set_size(site, '1M')
     read(client, dataset, source)

@@ -79,7 +79,12 @@ def test_what_was_written_with_two_devices_lost_outlives_two_more(site, share):
 
 
 def test_the_pool_says_that_devices_are_lost(site):
-    healthy = site.pool.status()
+    assert site.pool.status()['health'] == 'healthy'
     lose(site, 1, 2)
-    assert site.pool.status() != healthy
+    pool = site.pool.status()
+    assert pool['health'] == 'degraded' and pool['devices_active'] == 4
+    assert [device['id'] for device in pool['devices'] if device['state'] != 'active'] == [1, 2]
+    told = [row['what'] for row in pool['advice']]
+    assert '2 of 6 devices are gone, one more would lose data' in told[0]
+    assert [n for n in range(6) if any(f'device {n} ' in what for what in told)] == [1, 2]
     assert site.pool.verb('status', check=False).returncode == 5

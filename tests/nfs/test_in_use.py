@@ -9,7 +9,7 @@ import socket
 
 import pytest
 
-from harness.host import Daemon
+from harness.host import Daemon, wait_until
 from harness.mounted import Mounted
 from harness.remote import CommandFailed
 from harness.rpc import answers_null
@@ -122,6 +122,8 @@ def test_who_may_write_changes_while_it_is_mounted(busy, make_share, client, sit
                               (f'{client.client_address}:rw', 0)):
         site.pool.set('share', share.volume, 'nfs.clients', clients)
         assert share.call(attempt, f'file-{expected}') == expected, clients
+    with open(site.server.log) as log:
+        assert 'Errors found' not in log.read()  # which an admin would look for in what he has set
 
 
 def test_squash_changes_while_it_is_mounted(busy, make_share, site):
@@ -240,5 +242,21 @@ def test_systemd_is_told_when_clients_can_reach_it(make_site, tmp_path):
                 assert site.pool.status()['state'] == 'served'
             finally:
                 daemon.terminate(120)
+    finally:
+        site.close()
+
+
+def test_a_server_that_is_stopped_while_it_starts(make_site, tmp_path):
+    """It ends as one that has served, wherever it is: the pool is closed."""
+    points = ('Admin thread initialized', 'Starting delayed executor', 'SERVER INITIALIZED')
+    site = make_site(data=1, parity=1, devices=2)
+    try:
+        site.server.stop()
+        for i in range(16):
+            log = tmp_path / f'server.log.{i}'
+            daemon = Daemon(site.server.argv(), str(log))
+            wait_until(lambda: points[i % len(points)] in log.read_text(), 120, points[i % len(points)], 0)
+            assert daemon.terminate(120) == 0
+            assert site.pool.status()['state'] == 'idle'
     finally:
         site.close()

@@ -367,6 +367,27 @@ def test_what_is_open_stays_open(place):
     assert place.call(tries, helpers=HELPERS) == ['bytes and more', 'EACCES', 5]
 
 
+def test_what_is_open_is_opened_again_by_what_it_may(place):
+    """By the rights of that open alone, whatever the same user has open already."""
+    def tries(path):
+        os.chdir(path)
+        r, w, rw, cut = os.O_RDONLY, os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_TRUNC
+        cases = ((w, 0o444, r), (rw, 0o444, r), (r, 0o222, w), (r, 0o222, cut),
+                 (rw, 0o444, w), (w, 0o222, r), (rw, 0o000, r))
+
+        def again(name, first, mode, second):
+            fd = os.open(name, os.O_CREAT | first, mode)
+            try:
+                os.close(os.open(name, second))
+            finally:
+                os.close(fd)
+
+        return acting(1000, 1000, [], *[
+            lambda n=n, case=case: again(f'{n}', *case) for n, case in enumerate(cases)])
+
+    assert place.call(tries, helpers=HELPERS) == [None] * 4 + ['EACCES'] * 3
+
+
 def test_a_squashed_root_is_nobody(make_share):
     share = make_share(mode=0o1777, squash='root')
 
@@ -411,7 +432,7 @@ def test_no_group_of_a_squashed_root_counts(make_share):
         return [acting(uid, gid, groups, lambda: open(f'{path}/{uid}-{gid}', 'w').close())
                 for uid, gid, groups in ((0, 0, [0]), (0, 0, []), (1000, 0, []), (1000, 1, [0]))]
 
-    assert share.call(tries, helpers=HELPERS)[:2] == ['EACCES', 'EACCES']
+    assert share.call(tries, helpers=HELPERS) == ['EACCES'] * 4
 
 
 def test_a_read_only_share_is_read_only_to_access(make_share):

@@ -2,17 +2,22 @@
 """Many of everything: open files, locks, clients, names. What the server needs for them is printed,
 and what it keeps of threads and descriptors behind them is nothing.
 
-The load comes from sessions by hand: a real client is one client, and slow to make.
+The load comes from sessions by hand, since a real client is one client, and slow to make; that of very
+many names from nfs_names (names.c), since Python is slow.
 """
 
 import os
+import random
+import subprocess
 import threading
 
 import pytest
 
 from harness.host import wait_until
+from harness.mounted import Mounted
 from harness.protocol import (
     DENIED, WHOLE, Client, channel, creating, lock, lock_test, open_as, readdir, unlock)
+from harness.server import MILLRACE
 from harness.wire import (
     FIFO, FILE_SYNC, GETFH, OK, PUTROOTFH, SAVEFH, close, commit, lookup, mkdir, mknod, putfh, read,
     remove, rename, write)
@@ -22,6 +27,9 @@ OPTIONS = 'vers=4.2,proto=tcp'
 OPEN_FILES, LOCKS, CLIENTS, ROUNDS = 10000, 1000, 64, 5
 THREADS = 2 * 16  # twice RPC_Ioq_ThrdMax
 BATCH = 32  # names that one compound makes; the server takes 100 operations
+IN_DIRECTORY = 1000  # files of the tree
+WITH_CONTENT = 20  # each such file of the tree has some
+ENVIRONMENT = 4  # descriptors of a volume that is served
 MIB = 1 << 20
 
 
@@ -137,6 +145,7 @@ def test_many_locks(site, volume):
     for batch in batches(range(1, LOCKS)):
         held = client.do(putfh(file), *[lock(bytes(4) + held[4:], 10 * n, 5) for n in batch])
     figures.check(f'{LOCKS} locks', connections=2)
+    assert figures.grown(f'{LOCKS} locks', 'memory') < 16
     for n in range(LOCKS):
         assert other.tell(putfh(file), lock_test(10 * n + 4, 1, b'other')) == DENIED, n
         assert other.tell(putfh(file), lock_test(10 * n + 5, 5, b'other')) == OK, n
@@ -175,29 +184,18 @@ def test_many_clients(site, volume):
 
     at_once(CLIENTS, live)
     figures.check(f'{CLIENTS} clients', connections=CLIENTS)
+    assert figures.grown(f'{CLIENTS} clients', 'memory') < CLIENTS
     at_once(CLIENTS, lambda number: clients[number][0].close())
     figures.back()
 
 
-def listed(client, directory):
-    """All names of a directory, as they come."""
-    names, cookie, verifier, last = [], 0, bytes(8), False
-    while not last:
-        verifier, entries, last = client.do(directory, readdir(cookie, verifier))
-        assert entries or last
-        names += [name for _, name in entries]
-        cookie = entries[-1][0] if entries else cookie
-    return names
-
-
-def whole(names, stay):
-    """Each name that stayed is there once; others are those that come and go."""
-    staying = [name for name in names if name[:1] != b'c']
-    assert len(staying) == len(set(staying)), 'a name was listed twice'
-    missing = stay - set(staying)
-    assert not missing, f'{len(missing)} names were not listed, {min(missing)!r} for one'
-    assert set(staying) == stay
-    return True
+def names(site, verb, path, *arguments):
+    """What nfs_names says: of `list`, (cookie, name) as they come."""
+    tool = os.path.join(os.path.dirname(MILLRACE), 'nfs_names')
+    done = subprocess.run([tool, site.server.address, str(site.server.port), verb, path,
+                           *map(str, arguments)], capture_output=True)
+    assert done.returncode == 0, done.stderr
+    return [(int(cookie), name) for cookie, name in map(bytes.split, done.stdout.splitlines())]
 
 
 def node(name):
@@ -205,26 +203,37 @@ def node(name):
     return mknod(name, FIFO)
 
 
-def names_that_stay(path, stay):
-    names = os.listdir(path)
+def names_that_stay(path, half):
+    names = os.listdir(f'{path}/many')
     staying = [name for name in names if name[0] != 'c']
-    return [len(staying), len(set(staying)), set(staying) == {f's{n}' for n in range(stay)}]
+    return [len(staying), len(set(staying)),
+            set(staying) == {f'{letter}{n}' for letter in 'ab' for n in range(half)}]
 
 
-def test_a_directory_of_many_names(site, volume, common, pytestconfig):
-    """Read by hand and by a real client while names come and go."""
-    figures = Figures(site, volume)
-    count = pytestconfig.getoption('--large')
-    makers = [bound(site, 'common') for _ in range(4)]
-    reader, root = bound(site, 'common')
-    reader.do(putfh(root), mkdir('many', 0o777))
+def goes_on_at(client, directory, cookie):
+    """The names of the page that begins behind a cookie, without those that come and go."""
+    verifier, _, _ = client.do(directory, readdir())
+    _, entries, last = client.do(directory, readdir(cookie, verifier))
+    assert entries or last
+    return [name for _, name in entries if name[:1] != b'c']
+
+
+def test_a_directory_of_many_names(site, make_share, pytestconfig):
+    """Read by nfs_names and by a real client while names come and go; then on from cookies of both,
+    of names that are there and of names that are not."""
+    share = make_share()
+    figures = Figures(site, share.volume)
+    half, path = pytestconfig.getoption('--large') // 2, f'{site.pool.export(share.volume)}/many'
+    gone = half // 50
+    reader, root = bound(site, share.volume)
+    reader.do(putfh(root), mkdir('many'))
     many = reader.do(putfh(root), lookup('many'), GETFH)
-    directory = putfh(many)
-    at_once(4, lambda k: in_batches(makers[k][0], many, lambda n: node(f's{n}'),
-                                    range(k, count, 4)))
-    figures.check(f'{count} names', connections=5)
-    assert figures.grown(f'{count} names', 'memory') < 64 + count * 4096 // MIB
-    stay, over = {b's%d' % n for n in range(count)}, threading.Event()
+    for letter, count in (('a', half), ('g', gone), ('b', half)):
+        names(site, 'make', path, letter, count)
+    figures.check(f'{2 * half} names', connections=2)
+    assert figures.grown(f'{2 * half} names', 'memory') < 256 + 2 * half * 1024 // MIB
+    makers = [bound(site, share.volume) for _ in range(2)]
+    directory, over, seen = putfh(many), threading.Event(), []
 
     def come_and_go(k):
         client, n = makers[k][0], 0
@@ -235,19 +244,77 @@ def test_a_directory_of_many_names(site, volume, common, pytestconfig):
 
     def look(_):
         try:
-            for _ in range(3):
-                assert whole(listed(reader, directory), stay)
-            assert common.client.call(names_that_stay, f'{common.path}/many', count, timeout=600) == \
-                [count, count, True]
+            seen.extend(entry for entry in names(site, 'list', path) if entry[1][:1] != b'c')
+            names(site, 'remove', path, 'g', gone)
+            assert share.call(names_that_stay, half, timeout=900) == [2 * half, 2 * half, True]
         finally:
             over.set()
 
     at_once(3, lambda k: (look if k == 2 else come_and_go)(k))
-    figures.check('read', connections=5)
-    assert set(listed(reader, directory)) == stay
-    at_once(4, lambda k: in_batches(makers[k][0], many, lambda n: remove(f's{n}'), range(k, count, 4)))
-    assert listed(reader, directory) == []
-    reader.do(putfh(root), remove('many'))
+    figures.check('read', connections=4)
+    assert [name for _, name in seen[half:half + gone] if name[:1] != b'g'] == []
+    stayed = [entry for entry in seen if entry[1][:1] != b'g']
+    assert len(stayed) == 2 * half
+    assert {name for _, name in stayed} == {b'%c%d' % (c, n) for c in b'ab' for n in range(half)}
+    for at in range(0, 2 * half, max(1, half // 7)):
+        follow = goes_on_at(reader, directory, stayed[at][0])
+        assert follow and follow == [name for _, name in stayed[at + 1:at + 1 + len(follow)]], at
+    for at in range(half, half + gone, max(1, gone // 7)):
+        follow = goes_on_at(reader, directory, seen[at][0])
+        assert follow and follow == [name for _, name in stayed[half:half + len(follow)]], at
+    assert goes_on_at(reader, directory, stayed[-1][0]) == []
     for client in (reader, *(maker for maker, _ in makers)):
         client.close()
+    figures.back()
+
+
+@pytest.fixture
+def memory(tmp_path):
+    """A directory in memory: removing a million files from it takes no time."""
+    subprocess.run(['mount', '-t', 'tmpfs', '-o', 'nr_inodes=0,size=50%', 'tree', tmp_path], check=True)
+    yield os.fspath(tmp_path)
+    subprocess.run(['umount', tmp_path], check=True)
+
+
+def plant(top, count):
+    """Files f000000 ..., 1,000 a directory, most of them empty; others hold their names."""
+    for first in range(0, count, IN_DIRECTORY):
+        home = f'{top}/d{first // IN_DIRECTORY}'
+        os.mkdir(home)
+        for n in range(first, first + IN_DIRECTORY):
+            if n % WITH_CONTENT:
+                os.mknod(f'{home}/f{n:06}', 0o644)
+            else:
+                with open(f'{home}/f{n:06}', 'w') as file:
+                    file.write(f'f{n:06}')
+
+
+def contents(path, numbers, in_directory):
+    found = []
+    for n in numbers:
+        with open(f'{path}/d{n // in_directory}/f{n:06}') as file:
+            found.append(file.read())
+    return found
+
+
+def test_a_tree_of_many_files(site, client, volume, memory, pytestconfig):
+    """Ingested while it is served, listed whole, read in part by a real client."""
+    count = pytestconfig.getoption('--large') // IN_DIRECTORY * IN_DIRECTORY
+    plant(memory, count)
+    figures = Figures(site, volume)
+    site.pool.ingest('tree', memory)
+    export = site.pool.export('tree')
+    directories = [f'{export}/d{n}' for n in range(count // IN_DIRECTORY)]
+    found = [name for _, name in names(site, 'list', *directories)]
+    figures.check(f'{count} files', connections=1 + ENVIRONMENT)
+    assert figures.grown(f'{count} files', 'memory') < 256 + count * 1024 // MIB
+    assert len(found) == count
+    for first in range(0, count, IN_DIRECTORY):
+        assert sorted(found[first:first + IN_DIRECTORY]) == [
+            b'f%06d' % n for n in range(first, first + IN_DIRECTORY)]
+    tree = Mounted(client, site, 'tree').mount('vers=4.2,proto=tcp,ro')
+    numbers = [n * WITH_CONTENT for n in random.Random(1).sample(range(count // WITH_CONTENT), 200)]
+    assert tree.call(contents, numbers, IN_DIRECTORY) == [f'f{n:06}' for n in numbers]
+    tree.close()
+    site.pool.verb('dataset', 'destroy', f'{site.pool.name}/tree', '--yes')
     figures.back()

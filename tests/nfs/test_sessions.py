@@ -8,20 +8,21 @@ import struct
 
 import pytest
 
+from harness.host import wait_until
 from harness.protocol import (
-    BADSESSION, BADSLOT, CLIENTID_BUSY, CLID_INUSE, COMPLETE_ALREADY, CONN_NOT_BOUND,
-    GARBAGE, MINOR_VERS_MISMATCH, NOFILEHANDLE, NOT_ONLY_OP, NOT_SAME, OP_ILLEGAL, OP_NOT_IN_SESSION,
-    REP_TOO_BIG, REP_TOO_BIG_TO_CACHE, REQ_TOO_BIG, RETRY_UNCACHED_REP, SEQUENCE_POS,
+    BADSESSION, BADSLOT, CLID_INUSE, CLIENTID_BUSY, COMPLETE_ALREADY, CONN_NOT_BOUND, GARBAGE,
+    MINOR_VERS_MISMATCH, NOFILEHANDLE, NOT_ONLY_OP, NOT_SAME, OP_NOT_IN_SESSION, REP_TOO_BIG,
+    REP_TOO_BIG_TO_CACHE, REQ_TOO_BIG, RESOURCE, RETRY_UNCACHED_REP, SEQUENCE_POS,
     SEQ_FALSE_RETRY, STALE_CLIENTID, TOO_MANY_OPS, Client, bind_connection, channel,
-    create_session, creating, destroy_clientid, destroy_session, exchange_id, getattrs, open_as,
-    reclaim_complete, sequence, setattr_of)
+    create_session, creating, destroy_clientid, destroy_session, exchange_id, open_as,
+    reclaim_complete, sequence)
+from harness.server import LEASE
 from harness.wire import (
-    ANONYMOUS, EXIST, FILE_SYNC, GETFH, INVAL, MODE, NOENT, NOTSUPP, OK, PUTROOTFH, SAVEFH,
-    SEQ_MISORDERED, SIZE, TOOSMALL, Connection, getattr_, lookup, mkdir, nothing, opaque, putfh,
-    read, remove, u32, u64, write)
+    ANONYMOUS, EXIST, FILE_SYNC, GETFH, INVAL, MODE, NOENT, OK, PUTROOTFH, SAVEFH, SEQ_MISORDERED,
+    SIZE, TOOSMALL, Connection, Refused, getattr_, lookup, mkdir, nothing, putfh, read, remove,
+    u32, u64, write)
 
 pytestmark = pytest.mark.millrace
-SERVERFAULT, ATTRNOTSUPP = 10006, 10032
 
 
 @pytest.fixture(scope='module')
@@ -78,10 +79,15 @@ def test_exchange_id_with_odd_arguments(newcomer):
     assert {name: who.status(operation) for name, (_, who, operation) in tries.items()} == \
         {name: wanted for name, (wanted, _, _) in tries.items()}
     # protection by machine credentials, which needs Kerberos, and by a shared secret
-    for protection in (u32(1) + u32(1, 1 << 31) + u32(0), u32(2) + bytes(4 * 8), u32(77)):
-        assert none.status(exchange_id(none.name, none.boot, protection=protection)) in \
-            (OK, INVAL, NOTSUPP, GARBAGE, 10079)
-        none.reconnect()
+    def protected_by(reply):
+        reply.u64(), reply.u32(), reply.u32()
+        return reply.u32()
+
+    for protection in (u32(1) + u32(1, 1 << 31) + u32(0), u32(2) + bytes(4 * 8)):
+        number, body, _ = exchange_id(none.name, none.boot, protection=protection)
+        assert none.call((number, body, protected_by))[0] == 0  # it is told that there is none
+    assert none.status(exchange_id(none.name, none.boot, protection=u32(77))) == GARBAGE
+    none.reconnect()
     for length in (0, 1024, 1025, 100000):
         status = none.status(exchange_id(b'n' * length, none.boot))
         assert (status == OK) == (length <= 1024), length
@@ -133,6 +139,39 @@ def test_create_session_with_odd_arguments(newcomer):
 
 
 WORD = (1 << 32) - 1
+
+
+def test_a_session_for_rdma_is_told_again(newcomer):
+    """The same, to the byte; what the request says of RDMA is not kept."""
+    one = newcomer()
+    one.clientid, number, _ = one.call(exchange_id(one.name, one.boot))[0]
+    depth = channel()[:-4] + u32(1, 57)  # of the inbound read queue
+    records = []
+    for _ in range(3):
+        records.append(one.record([create_session(one.clientid, number, depth, depth)])[4:])
+        one.status(create_session(one.clientid, number + 5, depth[:-4] + u32(91), depth))
+    assert records[0][20:24] == u32(OK) and records == records[:1] * 3
+    none = newcomer()
+    none.clientid, number, _ = none.call(exchange_id(none.name, none.boot))[0]
+    assert len(none.record([create_session(none.clientid, number)])[4:]) == len(records[0])
+
+
+def test_who_is_not_confirmed_is_forgotten(newcomer):
+    """When its lease has ended. To ask is to confirm, so that each is asked once."""
+    one = newcomer()
+    waiting = [one.call(exchange_id(b'%s %d' % (one.name, n), one.boot))[0] for n in range(10)]
+
+    def is_forgotten():
+        clientid, number, _ = waiting.pop()
+        try:
+            session, _ = one.call(create_session(clientid, number))[0]
+        except Refused as refused:
+            return refused.status == STALE_CLIENTID
+        one.call(destroy_session(session))
+        one.call(destroy_clientid(clientid))
+
+    assert not is_forgotten()
+    wait_until(is_forgotten, 3 * LEASE, 'a client is forgotten', interval=LEASE / 4)
 
 
 def test_a_session_ends_once(newcomer):
@@ -197,6 +236,24 @@ def test_a_replay_gets_the_same_reply_and_is_not_done_again(newcomer, root):
     assert one.connection.receive() == first
     assert other.tell(putfh(root), lookup('once')) == NOENT
     assert one.tell(PUTROOTFH) == OK
+
+
+def test_a_replay_of_a_read(newcomer, root):
+    """The bytes that were read are kept as well."""
+    one, other = newcomer().ready(fore=channel(cached=100000)), newcomer().ready()
+    file = one.do(putfh(root), open_as(one.clientid, b'o', **creating('kept')), GETFH)
+    data = os.urandom(30001)
+    one.do(putfh(file), write(ANONYMOUS, 0, data + bytes(70000), FILE_SYNC))
+    request = one.message([one.next(cache=True), putfh(file), read(ANONYMOUS, 0, len(data))])
+    one.connection.send(request)
+    first = one.connection.receive()
+    assert data in first
+    for _ in range(20):
+        for length in (1000, len(data), 100000):
+            other.do(putfh(file), read(ANONYMOUS, 30002, length))
+        one.connection.send(request)
+        assert one.connection.receive() == first
+    assert one.do(putfh(file), read(ANONYMOUS, 0, len(data))) == (False, data)
 
 
 def test_a_replay_of_what_was_not_kept(newcomer, root):
@@ -272,8 +329,10 @@ def test_too_many_operations(newcomer, site, root):
     for count in (99, 100, 101, 1000, 20000):
         many = newcomer().introduce(fore=channel(operations=WORD))
         record = refused(many, [many.next(), *[PUTROOTFH] * count])
-        if record is not None and count < 100:
-            assert struct.unpack('>I', record[24:28])[0] == OK, count
+        accepted, = struct.unpack('>I', record[20:24])
+        assert accepted == (0 if count < 2000 else 4), count  # SUCCESS; GARBAGE_ARGS
+        if count < 2000:
+            assert struct.unpack('>I', record[24:28])[0] == (OK if count < 100 else RESOURCE), count
         assert one.tell(PUTROOTFH) == OK
     # fewer than are told
     for count in (3, 100, 1 << 20, WORD):
@@ -303,8 +362,12 @@ def refused(client, operations, **options):
 def test_requests_and_replies_larger_than_agreed(newcomer, root):
     one = newcomer().ready(fore=channel(request=1000, response=2000, cached=500))
     file = one.do(putfh(root), open_as(one.clientid, b'o', **creating('file')), GETFH)
-    assert one.tell(putfh(file), write(ANONYMOUS, 0, bytes(500))) == OK
-    assert one.tell(putfh(file), write(ANONYMOUS, 0, bytes(2000), FILE_SYNC)) in (OK, REQ_TOO_BIG)
+    operations = [putfh(file), write(ANONYMOUS, 0, b'')]
+    room = 1000 - len(one.message([sequence(one.session, 0), *operations])) & ~3
+    assert one.tell(putfh(file), write(ANONYMOUS, 0, bytes(room))) == OK
+    assert one.tell(putfh(file), write(ANONYMOUS, 0, bytes(room + 4))) == REQ_TOO_BIG
+    one.number -= 1  # its slot has not seen it
+    assert one.do(putfh(file), getattr_(SIZE)) == room
     another = newcomer().ready()
     another.do(putfh(file), write(ANONYMOUS, 0, bytes(100000), FILE_SYNC))
     assert one.tell(putfh(file), read(ANONYMOUS, 0, 1000)) == OK
@@ -314,45 +377,22 @@ def test_requests_and_replies_larger_than_agreed(newcomer, root):
     assert one.tell(putfh(file), getattr_(SIZE)) == OK
 
 
-# What is not there, by number, with arguments that are right as far as they go.
-NOT_THERE = {
-    1: {5000: b'', 0: b'', 1: b'', 2: b'', 59: bytes(16) + u64(0, 0), WORD: b'',   # nothing; of 4.2
-        35: u64(0) + opaque(b'n') + u32(0, 0, 0, 0), 36: bytes(16), 20: bytes(16) + u32(0), 30: u64(0), 39: u64(0) + opaque(b'o')},
-    2: {60: bytes(32) + u64(0, 0, 0) + u32(1, 1, 0),    # COPY
-        61: bytes(16) + u32(1) + opaque(b'server'),     # COPY_NOTIFY
-        66: bytes(16), 67: bytes(16),                   # OFFLOAD_CANCEL, OFFLOAD_STATUS
-        70: bytes(16) + u32(0) + u64(0, 512, 1, 0) + u32(0) + u64(0) + opaque(b''),  # WRITE_SAME
-        71: bytes(32) + u64(0, 0, 0),                   # CLONE
-        46: bytes(40),                                  # GET_DIR_DELEGATION
-        56: u32(0, 4),                                  # WANT_DELEGATION
-        40: u32(0, 0)},                                 # BACKCHANNEL_CTL
-}
+def most_memory(site):
+    """Bytes of address space that the server has had at most."""
+    with open(f'/proc/{site.server.pid()}/status') as file:
+        return 1024 * int(next(line for line in file if line.startswith('VmPeak:')).split()[1])
 
 
-@pytest.mark.parametrize('minor', NOT_THERE)
-def test_operations_that_are_not_there(newcomer, root, minor):
-    for number, body in NOT_THERE[minor].items():
-        one = newcomer(minor=minor).ready()
-        status = one.tell(putfh(root), SAVEFH, (number, body, nothing))
-        known = number in NOT_THERE[2] or number in (35, 36, 20, 30, 39)
-        assert status == (NOTSUPP if known else OP_ILLEGAL), f'operation {number}'
-        assert one.tell(PUTROOTFH) == OK
-
-
-def test_layouts_are_not_given(newcomer, root):
+def test_a_write_of_more_bytes_than_there_are(newcomer, site, root):
     one = newcomer().ready()
-    layoutget = (50, u32(0, 1, 1) + u64(0, 4096, 4096) + bytes(16) + u32(4096), nothing)
-    device = (47, bytes(16) + u32(1, 4096) + u32(0), nothing)
-    for operation in (layoutget, device):
-        assert one.tell(putfh(root), operation) not in (OK, OP_ILLEGAL, SERVERFAULT)
-    assert one.tell(PUTROOTFH) == OK
-
-
-@pytest.mark.parametrize('bit', (12, 80, 58), ids=('acl', 'label', 'dacl'))
-def test_attributes_that_are_not_there(newcomer, root, bit):
-    one = newcomer(minor=2).ready()
-    assert one.do(putfh(root), getattrs(bit, MODE)) == [MODE]
-    assert one.tell(putfh(root), setattr_of(bit, u32(0))) == ATTRNOTSUPP
+    file = one.do(putfh(root), open_as(one.clientid, b'o', **creating('announced')), GETFH)
+    number, body, result = write(ANONYMOUS, 0, b'', FILE_SYNC)
+    before = most_memory(site)
+    for length in (1, 1 << 20, 1 << 30, WORD - 3, WORD):
+        assert one.tell(putfh(file), (number, body[:-4] + u32(length), result)) == GARBAGE, length
+        one.reconnect()
+    assert most_memory(site) < before + (1 << 30)
+    assert one.do(putfh(file), getattr_(SIZE)) == 0
 
 
 # --- bytes that are no request ---

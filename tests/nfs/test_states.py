@@ -344,3 +344,33 @@ def test_reclaim_after_two_crashes(newcomer, site, root):
         client.do(reclaim_complete())
     assert other.tell(putfh(root), open_as(other.clientid, b'owner', **creating('late'))) == OK
     assert one.tell(putfh(file), write(back, 0, b'bytes')) == OK
+
+
+def test_who_completes_twice_ends_nobodys_grace(newcomer, site, root):
+    """A client that has reclaimed, goes, and comes back has nothing more to reclaim, and counts once."""
+    one, other = newcomer().ready(), newcomer().ready()
+    _, first = make(one, root, 'completed')
+    _, file = make(other, root, 'awaited')
+    site.server.kill9()
+    site.server.start()
+    one.reconnect()
+    one.introduce()
+    one.do(putfh(first), open_as(one.clientid, b'owner', u32(RECLAIM, 0)))
+    one.do(reclaim_complete())
+    one.reconnect()
+    one.boot = os.urandom(8)
+    for _ in range(2):
+        one.ready()
+        assert one.status(destroy_session(one.session)) == OK
+        assert one.status(destroy_clientid(one.clientid)) == OK
+    one.introduce()
+    assert one.tell(putfh(first), open_as(one.clientid, b'owner', u32(RECLAIM, 0))) in (NO_GRACE, RECLAIM_BAD)
+    one.do(reclaim_complete())
+    assert one.tell(putfh(root), open_as(one.clientid, b'owner', **creating('early'))) == GRACE
+    other.reconnect()
+    other.introduce()
+    back = other.do(putfh(file), open_as(other.clientid, b'owner', u32(RECLAIM, 0)))
+    assert one.tell(putfh(root), open_as(one.clientid, b'owner', **creating('early'))) == GRACE
+    other.do(reclaim_complete())
+    assert one.tell(putfh(root), open_as(one.clientid, b'owner', **creating('late'))) == OK
+    assert other.tell(putfh(file), write(back, 0, b'bytes')) == OK

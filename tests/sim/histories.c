@@ -8,12 +8,12 @@
  *
  * On a 2+1 pool, all sequences of up to `depth` operations of the table are run (a cut in an
  * earlier operation is a cut in the last one of a shorter sequence), then those that fill the pool
- * and delete in it, behind a few beginnings, then `random` longer ones; no device or one dies with
- * each cut. The same on a 2+2 pool, one operation shorter and a quarter as many at random, where up
- * to two die. Then, until `seconds` have passed since the start, more at random on both in turn: a
- * soak, which another seed makes another one. The run fails when an operation of the table never
- * succeeded, or no image was written in full, or none as a delta. A failure prints the sequence,
- * the cut, the devices that died and the seed.
+ * and delete in it, behind a few beginnings, then some that move a sealed volume, then `random`
+ * longer ones; no device or one dies with each cut. The same on a 2+2 pool, one operation shorter
+ * and a quarter as many at random, where up to two die. Then, until `seconds` have passed since the
+ * start, more at random on both in turn: a soak, which another seed makes another one. The run
+ * fails when an operation of the table never succeeded, or no image was written in full, or none as
+ * a delta. A failure prints the sequence, the cut, the devices that died and the seed.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -251,6 +251,27 @@ static void full_sequences(void)
 	}
 }
 
+/* Each beginning, then the volume is sealed, and all that it has is moved and moved again. */
+static void sealed_sequences(void)
+{
+	static const char *const beginnings[][4] = {{"create a", "write a across rows", "fsync a"},
+		{"create a", "write a behind a hole", "fsync a", "punch a"},
+		{"create b", "write b across rows", "create a", "write a across rows"}};
+	static const char *const moves[] = {"seal", "compact", "maintain", "compact",
+		"close and open", "compact", "checkpoint"};
+
+	for (unsigned i = 0; i < sizeof(beginnings) / sizeof(beginnings[0]); i++) {
+		struct sequence s = {0};
+
+		for (unsigned n = 0; n < 4 && beginnings[i][n]; n++)
+			s.op[s.length++] = (unsigned char)operation_find(beginnings[i][n]);
+		for (unsigned n = 0; n < sizeof(moves) / sizeof(moves[0]); n++) {
+			s.op[s.length++] = (unsigned char)operation_find(moves[n]);
+			run_sequence(&s);
+		}
+	}
+}
+
 static void crashes_free(void)
 {
 	for (unsigned i = 0; i < crashes.room; i++)
@@ -267,8 +288,10 @@ static void run_on(const struct geometry *chosen, unsigned depth, bool full, uns
 	base_make(seed, chosen);
 	if (depth)
 		all_sequences(&s, depth);
-	if (full)
+	if (full) {
 		full_sequences();
+		sealed_sequences();
+	}
 	for (unsigned long i = 0; i < random; i++) {
 		sequence_random(&s, state);
 		if (s.length)

@@ -148,6 +148,16 @@ static void space(void **state)
 	advise(1);
 	says(0, "the pool is full", "delete files");
 	forget(NULL);
+	status.used = 400ull << 20;
+	status.kept = 460ull << 20;
+	advise(1);
+	says(0, "nearly full: 40M of 900M are free; 460M are kept", "delete files");
+	forget(NULL);
+	status.kept = 500ull << 20;
+	advise(1);
+	says(0, "files can be deleted; 500M are kept", "delete files");
+	forget(NULL);
+	status.kept = 0;
 	status.usable = status.reserve = 0;
 	advise(1);
 }

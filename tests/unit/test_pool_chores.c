@@ -230,6 +230,49 @@ static void the_largest_image_is_known(void **state)
 	assert_int_equal(f->pool->largest_image, 0);
 }
 
+/* --- what is left ----------------------------------------------------------------------------- */
+
+struct watch {
+	struct pool *pool;
+	int64_t left, for_images;
+	unsigned writes;
+};
+
+static void must_be_left(void *data)
+{
+	struct watch *w = data;
+
+	assert_int_equal(segments_left(w->pool, PURPOSE_DATA, APPEND_KEPT), w->left);
+	assert_int_equal(segments_left(w->pool, PURPOSE_DATA, APPEND_RESERVED), w->for_images);
+	w->writes++;
+}
+
+/* Also while segments are recorded that go into the stock: whoever needs one of the last would
+ * find that there are none, and whoever compacts that he may not. */
+static void the_stock_takes_nothing(void **state)
+{
+	struct fixture *f = *state;
+	struct watch w = {.pool = f->pool};
+
+	assert_int_equal(segment_restock(f->pool), 0);
+	for (unsigned i = 0; i < 3; i++) {
+		struct stream *stream = open_stream(f);
+
+		assert_int_equal(store(f, must_append(f, stream, 5000, false)), 0);
+		stream_close(stream);
+	}
+	assert_true(f->pool->stock_count < f->pool->stock_size);
+	w.left = segments_left(f->pool, PURPOSE_DATA, APPEND_KEPT);
+	w.for_images = segments_left(f->pool, PURPOSE_DATA, APPEND_RESERVED);
+	sim_watch_writes(f->engine, must_be_left, &w);
+	assert_int_equal(segment_restock(f->pool), 0);
+	sim_watch_writes(f->engine, NULL, NULL);
+	must_be_left(&w);
+	assert_true(w.writes > 1);
+	assert_int_equal(f->pool->unowned, f->pool->stock_size);
+	assert_int_equal(f->pool->stock_count, f->pool->stock_size);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -242,6 +285,7 @@ int main(void)
 		TEST(what_failed_is_tried_again),
 		TEST(an_opening_asks_for_all),
 		TEST(the_largest_image_is_known),
+		TEST(the_stock_takes_nothing),
 	};
 
 	log_set_sink(quiet);

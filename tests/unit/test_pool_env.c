@@ -250,6 +250,59 @@ static void test_seeks(void **state)
 }
 
 /* Over page boundaries: each key is found from itself, from below and from above. */
+/* By bytes, then by length: keys are compared eight bytes at a time. */
+static void test_order(void **state)
+{
+	static const char bytes[] = {0, 1, 'a', '\x7f', '\x80', '\xff'};
+	struct env *env = make_volume("a");
+	struct bytes found, value, at = {"", 0};
+	uint64_t chance = 1;
+	struct txn *txn = begin(env);
+	char key[24], before[25] = "";
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < 2000; i++) {
+		unsigned length = 1 + i % sizeof(key);
+
+		for (unsigned j = 0; j < length; j++) {
+			chance = chance * 6364136223846793005ull + 1442695040888963407ull;
+			/* Most are alike up to their last bytes. */
+			key[j] = j + 2 < length ? 'a' : bytes[(chance >> 33) % sizeof(bytes)];
+		}
+		assert_int_equal(txn_put(txn, env, (struct bytes){key, length}, text("v")), 0);
+	}
+	while (!txn_seek(txn, env, at, &found, &value)) {
+		size_t common = found.length < at.length ? found.length : at.length;
+		int order = memcmp(before, found.data, common);
+
+		assert_true(order < 0 || (!order && at.length <= found.length));
+		memcpy(before, found.data, found.length);
+		before[found.length] = 0; /* the least key behind it */
+		at = (struct bytes){before, found.length + 1};
+		count++;
+	}
+	assert_true(count > 500);
+	txn_abort(txn);
+	env_put(env);
+}
+
+static void test_adding(void **state)
+{
+	struct env *env = make_volume("a");
+	struct txn *txn = begin(env);
+	size_t room;
+
+	assert_int_equal(txn_add(txn, env, text("k"), text("v")), 0);
+	room = txn_room(txn);
+	assert_int_equal(txn_add(txn, env, text("k"), text("w")), -EEXIST);
+	assert_int_equal(txn_room(txn), room);
+	assert_int_equal(txn_add(txn, env, text("l"), text("x")), 0);
+	commit(txn);
+	expect(env, "k", "v");
+	expect(env, "l", "x");
+	env_put(env);
+}
+
 static void test_seeks_over_many_pages(void **state)
 {
 	struct env *env = make_volume("a");
@@ -552,6 +605,8 @@ int main(void)
 		TEST(test_putting_what_was_found),
 		TEST(test_seeks),
 		TEST(test_seeks_over_many_pages),
+		TEST(test_order),
+		TEST(test_adding),
 		TEST(test_change_attributes_only_grow),
 		TEST(test_urgent),
 		TEST(test_full_environment_can_still_delete),

@@ -19,6 +19,48 @@ static void what_is_appended_is_replayed(void **state)
 	rig_free();
 }
 
+/* From a position on: behind the end of each batch. */
+static void check_padding(uint64_t from)
+{
+	struct journal *j = rig->pool->journal;
+	struct member *member = j->copies.member[0];
+	_Alignas(BLOCK_SIZE) static uint8_t batches[8 * BLOCK_SIZE];
+	uint64_t length = j->durable.position - from, at = 0, end;
+	struct batch_header header;
+	struct io io;
+
+	assert_in_range(length, BLOCK_SIZE, sizeof(batches));
+	io_prepare(&io, IO_READ, member->device, member->header.journal_offset + from, batches,
+		length);
+	assert_int_equal(io_run(rig->engine, &io), 0);
+	while (at < length) {
+		assert_int_equal(batch_peek(&header, batches + at), 0);
+		end = at + journal_blocks(header.length);
+		for (at += header.length; at < end; at++)
+			assert_int_equal(batches[at], 0);
+	}
+}
+
+static void behind_a_batch_are_zeros(void **state)
+{
+	static const size_t lengths[] = {3000, 100, 200, 5000, 300, 7000, 4200, 6000, 10};
+	uint8_t bytes[8192];
+
+	memset(bytes, 0xa5, sizeof(bytes));
+	rig_new(1, 3, 1, 256 * 1024);
+	open_well(true);
+	for (unsigned i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
+		uint64_t position = rig->pool->journal->durable.position;
+
+		assert_int_equal(journal_reserve(rig->pool, lengths[i], false), 0);
+		rig->given = journal_append(rig->pool, RECORD_CHANGES, bytes, lengths[i]);
+		journal_unreserve(rig->pool, lengths[i]);
+		assert_int_equal(sync_all(), 0);
+		check_padding(position);
+	}
+	rig_free();
+}
+
 struct noted {
 	struct durable_wait wait;
 	int status;
@@ -409,6 +451,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_is_appended_is_replayed),
+		cmocka_unit_test(behind_a_batch_are_zeros),
 		cmocka_unit_test(records_gather_while_a_batch_is_written),
 		cmocka_unit_test(failing_tells_everybody),
 		cmocka_unit_test(the_ring_wraps_many_times),

@@ -16,8 +16,8 @@ struct volume_fixture {
 	struct volumes_options options;
 };
 
-/* fixture_make() with more room: 16 rows a segment, 2 MiB of journal a device. */
-static inline void volume_fixture_make(struct fixture *f, uint64_t size)
+static inline void volume_fixture_make_with(
+	struct fixture *f, uint64_t size, uint32_t slot_rows, uint64_t journal)
 {
 	struct sim_options options = {.seed = 1, .reorder = true};
 	struct pool_create_device list[FIXTURE_DEVICES];
@@ -30,8 +30,8 @@ static inline void volume_fixture_make(struct fixture *f, uint64_t size)
 		.devices = list,
 		.device_count = FIXTURE_DEVICES,
 		.host = "alpha",
-		.slot_rows = 16,
-		.journal_size = 2 << 20,
+		.slot_rows = slot_rows,
+		.journal_size = journal,
 	};
 
 	memset(f, 0, sizeof(*f));
@@ -50,6 +50,12 @@ static inline void volume_fixture_make(struct fixture *f, uint64_t size)
 		fail_msg("pool_create: %s: %s", error.object, error.message);
 }
 
+/* fixture_make() with more room: 16 rows a segment, 2 MiB of journal a device. */
+static inline void volume_fixture_make(struct fixture *f, uint64_t size)
+{
+	volume_fixture_make_with(f, size, 16, 2 << 20);
+}
+
 static inline void volume_fixture_open(struct volume_fixture *f)
 {
 	struct error error = {0};
@@ -60,16 +66,12 @@ static inline void volume_fixture_open(struct volume_fixture *f)
 		fail_msg("volume_open: %s: %s", error.object, error.message);
 }
 
-static inline void volume_fixture_start(
-	struct volume_fixture *f, uint64_t device_size, const struct volumes_options *options)
+/* In a pool that was just made. */
+static inline void volume_fixture_begin(struct volume_fixture *f)
 {
 	struct volume_create_options create = {.name = "share", .kind = VOLUME_SHARE};
 	struct error error = {0};
 
-	memset(f, 0, sizeof(*f));
-	if (options)
-		f->options = *options;
-	volume_fixture_make(&f->pool_fixture, device_size);
 	f->pool = fixture_must_open(&f->pool_fixture);
 	assert_int_equal(volumes_create(f->pool, &f->options, &f->volumes), 0);
 	if (volume_create(f->volumes, &create, NULL, &error))
@@ -86,6 +88,16 @@ static inline void volume_fixture_shut(struct volume_fixture *f)
 	volumes_destroy(f->volumes);
 	if (pool_close(f->pool, &error))
 		fail_msg("pool_close: %s: %s", error.object, error.message);
+}
+
+static inline void volume_fixture_start(
+	struct volume_fixture *f, uint64_t device_size, const struct volumes_options *options)
+{
+	memset(f, 0, sizeof(*f));
+	if (options)
+		f->options = *options;
+	volume_fixture_make(&f->pool_fixture, device_size);
+	volume_fixture_begin(f);
 }
 
 /* Closed in order and opened again. */

@@ -2,52 +2,11 @@
 /* links: volume */
 /* Space that is kept for bytes to come: who gets it, who gives it back, what is left after a crash.
  */
-#include <errno.h>
-
-#include "test_volume.h"
-
-#define KIB 1024u
-
-static struct volume_fixture fixture;
-static struct volume_file *file;
-static uint64_t ino;
-
-static int start(void **state)
-{
-	volume_fixture_start(&fixture, 8 << 20, NULL);
-	ino = must_make(fixture.volume, VOLUME_ROOT, "file", VOLUME_FILE);
-	must_sync(&fixture);
-	file = must_get(fixture.volume, ino);
-	return 0;
-}
-
-static int end(void **state)
-{
-	volume_file_put(file);
-	must_sync(&fixture);
-	must_be_sound(&fixture);
-	volume_fixture_end(&fixture);
-	return 0;
-}
-
-static void crash(void)
-{
-	volume_file_put(file);
-	volume_fixture_crash(&fixture, SIM_LOSE_ALL);
-	file = must_get(fixture.volume, ino);
-}
+#include "test_volume_file.h"
 
 static uint64_t kept(void)
 {
 	return pool_kept(fixture.pool);
-}
-
-static uint64_t used(void)
-{
-	struct volume_attributes now;
-
-	assert_int_equal(volume_getattr(fixture.volume, ino, &now), 0);
-	return now.used;
 }
 
 static struct volume_space space(void)
@@ -56,14 +15,6 @@ static struct volume_space space(void)
 
 	assert_int_equal(volume_statfs(fixture.volume, &now), 0);
 	return now;
-}
-
-static uint64_t seek(uint64_t offset, enum volume_seek what)
-{
-	uint64_t found = 0;
-
-	assert_int_equal(volume_seek(file, offset, what, &found), 0);
-	return found;
 }
 
 static void is_zeros_and_takes_space(void **state)
@@ -325,23 +276,21 @@ static void is_refused_where_nothing_is_written(void **state)
 	must_read_zeros(file, 0, 10 * KIB);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, start, end)
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(is_zeros_and_takes_space),
-		TEST(is_lost_when_it_was_not_committed),
-		TEST(only_gaps_are_filled),
-		TEST(writes_take_it),
-		TEST(punching_cutting_and_deleting_give_it_back),
-		TEST(a_small_file_gets_zeros),
-		TEST(a_full_pool_has_room_for_it),
-		TEST(a_full_pool_has_room_for_it_after_crashes),
-		TEST(more_than_there_is_changes_nothing),
-		TEST(goes_with_its_volume),
-		TEST(counts_for_the_quota),
-		TEST(is_refused_where_nothing_is_written),
+		FILE_TEST(is_zeros_and_takes_space),
+		FILE_TEST(is_lost_when_it_was_not_committed),
+		FILE_TEST(only_gaps_are_filled),
+		FILE_TEST(writes_take_it),
+		FILE_TEST(punching_cutting_and_deleting_give_it_back),
+		FILE_TEST(a_small_file_gets_zeros),
+		FILE_TEST(a_full_pool_has_room_for_it),
+		FILE_TEST(a_full_pool_has_room_for_it_after_crashes),
+		FILE_TEST(more_than_there_is_changes_nothing),
+		FILE_TEST(goes_with_its_volume),
+		FILE_TEST(counts_for_the_quota),
+		FILE_TEST(is_refused_where_nothing_is_written),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

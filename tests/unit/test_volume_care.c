@@ -1,21 +1,11 @@
 /* links: volume */
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /* Volumes come and go, are sealed, compacted and verified; files are made in batches. */
-#include "test_volume.h"
+#include "test_volume_share.h"
 
 #include "volume/format.h"
 
-#define DEVICE_SIZE (8u << 20)
-#define KIB 1024u
 #define STREAMS 3u
-
-static struct volume_fixture fixture;
-
-static int start(void **state)
-{
-	volume_fixture_start(&fixture, DEVICE_SIZE, NULL);
-	return 0;
-}
 
 /* Few streams, and nearly every file would have one of its own. */
 static int start_with_streams(void **state)
@@ -26,18 +16,6 @@ static int start_with_streams(void **state)
 	fixture.pool_fixture.stream_limit = STREAMS;
 	volume_fixture_reopen(&fixture);
 	return 0;
-}
-
-static int end(void **state)
-{
-	must_be_sound(&fixture);
-	volume_fixture_end(&fixture);
-	return 0;
-}
-
-static struct volume_file *make_file(const char *name)
-{
-	return must_get(fixture.volume, must_make(fixture.volume, VOLUME_ROOT, name, VOLUME_FILE));
 }
 
 /* --- volumes ---------------------------------------------------------------------------------- */
@@ -642,7 +620,6 @@ static int end_broken(void **state)
 	return 0;
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, start, end)
 #define WITH_STREAMS(name) cmocka_unit_test_setup_teardown(name, start_with_streams, end)
 #define BROKEN(name) cmocka_unit_test_setup_teardown(name, start, end_broken)
 

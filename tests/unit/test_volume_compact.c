@@ -1,93 +1,7 @@
 /* links: volume */
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /* Which segments are emptied, and what that wins; a pool that is nearly full for long. */
-#include "test_volume.h"
-
-#define DEVICE_SIZE (8u << 20)
-#define KIB 1024u
-#define SEGMENT (256 * KIB) /* 16 rows of four cells of 4 KiB */
-#define FILES 32u
-
-static struct volume_fixture fixture;
-
-static int start(void **state)
-{
-	volume_fixture_start(&fixture, DEVICE_SIZE, NULL);
-	return 0;
-}
-
-static int end(void **state)
-{
-	must_be_sound(&fixture);
-	volume_fixture_end(&fixture);
-	return 0;
-}
-
-static const char *name_of(unsigned i)
-{
-	static char name[16];
-
-	snprintf(name, sizeof(name), "f%u", i);
-	return name;
-}
-
-static int try_file(unsigned i, size_t length)
-{
-	struct volume_new new = {
-		.type = VOLUME_FILE, .set = {.mask = VOLUME_SET_MODE, .mode = 0644}};
-	struct volume_attributes made;
-	struct volume_file *file;
-	uint64_t lsn;
-	int r = volume_make(fixture.volume, VOLUME_ROOT, name_of(i), &new, &made, &lsn);
-
-	if (r)
-		return r;
-	file = must_get(fixture.volume, made.ino);
-	r = write_seeded(file, 0, length, i);
-	if (!r)
-		r = volume_commit_wait(file);
-	volume_file_put(file);
-	return r;
-}
-
-static void must_find(unsigned i, size_t length)
-{
-	struct volume_attributes found;
-	struct volume_file *file;
-
-	assert_int_equal(volume_lookup(fixture.volume, VOLUME_ROOT, name_of(i), &found), 0);
-	assert_int_equal(found.size, length);
-	file = must_get(fixture.volume, found.ino);
-	must_read_seeded(file, 0, length, i);
-	volume_file_put(file);
-}
-
-static void maintain(void)
-{
-	assert_int_equal(volume_maintain(fixture.volume), 0);
-	assert_int_equal(pool_maintain(fixture.pool), 0);
-}
-
-/* Of the files [0, FILES), in segments that they share, only each `step`-th stays. */
-static void make_sparse(unsigned step)
-{
-	for (unsigned i = 0; i < FILES; i++) {
-		assert_int_equal(try_file(i, 64 * KIB), 0);
-		assert_int_equal(pool_maintain(fixture.pool), 0);
-	}
-	for (unsigned i = 0; i < FILES; i++)
-		if (i % step)
-			must_unlink(fixture.volume, VOLUME_ROOT, name_of(i));
-	must_sync(&fixture);
-	maintain();
-}
-
-static int plan_of(unsigned percent, struct compaction_plan *plan)
-{
-	struct compaction_request request = {.percent = percent};
-
-	return pool_plan_compaction(fixture.pool, &request, plan);
-}
+#include "test_volume_sparse.h"
 
 static void plans_nothing_for_one_segment(void **state)
 {
@@ -152,6 +66,45 @@ static void wins_what_was_planned(void **state)
 	volume_fixture_crash(&fixture, SIM_LOSE_ALL);
 	for (unsigned i = 0; i < FILES; i += 4)
 		must_find(i, 64 * KIB);
+}
+
+/* --- bytes that cannot be read ---------------------------------------------------------------- */
+
+/* Before the first bytes are read: all files go, and their segments. */
+static int delete_all(void *data, uint64_t length)
+{
+	bool *done = data;
+
+	if (*done)
+		return 0;
+	*done = true;
+	for (unsigned i = 0; i < FILES; i += 4)
+		must_unlink(fixture.volume, VOLUME_ROOT, name_of(i));
+	must_sync(&fixture);
+	maintain();
+	return 0;
+}
+
+static void takes_what_is_deleted_for_no_loss(void **state)
+{
+	struct compaction_plan plan;
+	bool done = false;
+	const struct compact_pace pace = {delete_all, &done};
+
+	make_sparse(4);
+	assert_int_equal(plan_of(100, &plan), 0);
+	losses = 0;
+	log_set_sink(count_losses);
+	assert_int_equal(volume_compact(fixture.volume, plan.segments, plan.count, &pace), 0);
+	log_set_sink(NULL);
+	assert_true(done);
+	assert_int_equal(losses, 0);
+	assert_int_equal(pool_volume_live(fixture.pool, volume_row(fixture.volume)->id), 0);
+}
+
+static void leaves_what_is_lost(void **state)
+{
+	must_leave_what_is_lost(false);
 }
 
 /* --- nearly full for long --------------------------------------------------------------------- */
@@ -228,14 +181,14 @@ static void lives_nearly_full(void **state)
 			must_find(i, sizes[i]);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, start, end)
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(plans_nothing_for_one_segment),
 		TEST(plans_segments_that_are_won),
 		TEST(wins_what_was_planned),
+		TEST(takes_what_is_deleted_for_no_loss),
+		TEST(leaves_what_is_lost),
 		TEST(lives_nearly_full),
 	};
 

@@ -1,24 +1,8 @@
 /* links: volume */
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /* Names: make, lookup, readdir, link, unlink, rename, and what each refuses. */
-#include "test_volume.h"
-
 #define DEVICE_SIZE (4u << 20)
-
-static struct volume_fixture fixture;
-
-static int start(void **state)
-{
-	volume_fixture_start(&fixture, DEVICE_SIZE, NULL);
-	return 0;
-}
-
-static int end(void **state)
-{
-	must_be_sound(&fixture);
-	volume_fixture_end(&fixture);
-	return 0;
-}
+#include "test_volume_share.h"
 
 static int lookup(uint64_t dir, const char *name, uint64_t *ino)
 {
@@ -64,6 +48,91 @@ static void makes_and_finds(void **state)
 	volume_fixture_reopen(&fixture);
 	assert_int_equal(lookup(dir, "file", &found), 0);
 	assert_int_equal(found, file);
+}
+
+static void a_new_file_is_open(void **state)
+{
+	struct volume *volume = fixture.volume;
+	struct volume_new new = {.type = VOLUME_FILE, .set = {VOLUME_SET_MODE, .mode = 04711}};
+	struct volume_attributes made, there;
+	struct volume_file *file, *again;
+	uint64_t lsn;
+
+	assert_int_equal(volume_make_open(volume, VOLUME_ROOT, "f", &new, &made, &file, &lsn), 0);
+	assert_non_null(file);
+	assert_int_equal(volume_file_ino(file), made.ino);
+	assert_int_equal(
+		volume_make_open(volume, VOLUME_ROOT, "f", &new, &there, &again, &lsn), -EEXIST);
+	assert_null(again);
+	assert_int_equal(there.ino, made.ino);
+	must_unlink(volume, VOLUME_ROOT, "f");
+	assert_int_equal(write_seeded(file, 0, 5000, 1), 0);
+	must_read_seeded(file, 0, 5000, 1);
+	volume_file_close(file);
+	volume_file_put(file);
+	assert_int_equal(volume_file_get(volume, made.ino, &again), -ESTALE);
+	new.type = VOLUME_DIRECTORY;
+	assert_int_equal(volume_make_open(volume, VOLUME_ROOT, "d", &new, &made, &file, &lsn), 0);
+	assert_null(file);
+}
+
+static bool same_as_told(void *data, const struct volume_entry *entry)
+{
+	const struct volume_attributes *row = &entry->attributes;
+	struct volume_attributes told;
+
+	assert_int_equal(volume_getattr(fixture.volume, row->ino, &told), 0);
+	assert_int_equal(told.ino, row->ino);
+	assert_int_equal(told.type, row->type);
+	assert_int_equal(told.mode, row->mode);
+	assert_int_equal(told.nlink, row->nlink);
+	assert_int_equal(told.size, row->size);
+	assert_int_equal(told.mtime, row->mtime);
+	assert_int_equal(told.ctime, row->ctime);
+	assert_int_equal(told.change, row->change);
+	assert_int_equal(told.parent, row->parent);
+	++*(unsigned *)data;
+	return true;
+}
+
+/* What is remembered of directories that were changed is what a listing finds in their rows. */
+static void directories_are_told_as_they_are(void **state)
+{
+	enum { DIRECTORIES = 40, STEPS = 2000 };
+	struct volume *volume = fixture.volume;
+	uint64_t dirs[DIRECTORIES], seed = 1, lsn;
+	char name[16], other[16];
+
+	for (unsigned i = 0; i < DIRECTORIES; i++) {
+		snprintf(name, sizeof(name), "d%u", i);
+		dirs[i] = must_make(volume, VOLUME_ROOT, name, VOLUME_DIRECTORY);
+	}
+	for (unsigned i = 0; i < STEPS; i++) {
+		struct volume_set set = {.mask = VOLUME_SET_MODE, .mode = i & 0777};
+		struct volume_new new = {.type = i % 5 ? VOLUME_FILE : VOLUME_DIRECTORY};
+		struct volume_attributes gone;
+		unsigned count = 0;
+		uint64_t a, b;
+		bool eof;
+
+		seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+		a = dirs[(seed >> 33) % DIRECTORIES];
+		b = dirs[(seed >> 43) % DIRECTORIES];
+		snprintf(name, sizeof(name), "n%u", (unsigned)(seed >> 53) % 4);
+		snprintf(other, sizeof(other), "n%u", (unsigned)(seed >> 57) % 4);
+		if (i % 3 == 0) {
+			(void)volume_make(volume, a, name, &new, NULL, &lsn);
+		} else if (i % 3 == 1) {
+			(void)rename_to(a, name, b, other);
+		} else if (!lookup(a, name, &b)) {
+			assert_int_equal(volume_setattr(volume, b, &set, NULL, &lsn), 0);
+			must_unlink(volume, a, name);
+			assert_int_equal(volume_getattr(volume, b, &gone), -ESTALE);
+		}
+		assert_int_equal(
+			volume_readdir(volume, VOLUME_ROOT, 0, same_as_told, &count, &eof), 0);
+		assert_int_equal(count, DIRECTORIES);
+	}
 }
 
 static void refuses_bad_names(void **state)
@@ -380,12 +449,12 @@ static void counts_inodes(void **state)
 	assert_true(space.total >= space.free && space.free);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, start, end)
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(makes_and_finds),
+		TEST(a_new_file_is_open),
+		TEST(directories_are_told_as_they_are),
 		TEST(refuses_bad_names),
 		TEST(tells_what_exists),
 		TEST(makes_a_file_with_its_size_or_not_at_all),

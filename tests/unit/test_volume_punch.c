@@ -1,53 +1,7 @@
 /* links: volume */
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /* Holes that are punched into files, over what is pending and what is committed. */
-#include "test_volume.h"
-
-#define DEVICE_SIZE (8u << 20)
-#define KIB 1024u
-
-static struct volume_fixture fixture;
-static struct volume_file *file;
-static uint64_t ino;
-
-static int start(void **state)
-{
-	volume_fixture_start(&fixture, DEVICE_SIZE, NULL);
-	ino = must_make(fixture.volume, VOLUME_ROOT, "a", VOLUME_FILE);
-	file = must_get(fixture.volume, ino);
-	return 0;
-}
-
-static int end(void **state)
-{
-	volume_file_put(file);
-	must_be_sound(&fixture);
-	volume_fixture_end(&fixture);
-	return 0;
-}
-
-static void crash(void)
-{
-	volume_file_put(file);
-	volume_fixture_crash(&fixture, SIM_LOSE_ALL);
-	file = must_get(fixture.volume, ino);
-}
-
-static uint64_t live(void)
-{
-	struct volume_space space;
-
-	assert_int_equal(volume_statfs(fixture.volume, &space), 0);
-	return space.bytes;
-}
-
-static uint64_t seek(uint64_t offset, enum volume_seek what)
-{
-	uint64_t found = 0;
-
-	assert_int_equal(volume_seek(file, offset, what, &found), 0);
-	return found;
-}
+#include "test_volume_file.h"
 
 /* What write_seeded(file, 0, size, seed) wrote, with zeros in [from, to). */
 static void must_have_hole(size_t size, unsigned seed, size_t from, size_t to)
@@ -205,14 +159,6 @@ static void changes_times(void **state)
 	assert_true(after.ctime > before.ctime);
 }
 
-static uint64_t used(void)
-{
-	struct volume_attributes now;
-
-	assert_int_equal(volume_getattr(fixture.volume, ino, &now), 0);
-	return now.used;
-}
-
 static void shows_the_space_before_it_is_free(void **state)
 {
 	assert_int_equal(write_seeded(file, 0, 200 * KIB, 1), 0);
@@ -243,22 +189,20 @@ static void is_refused_where_nothing_is_written(void **state)
 	assert_int_equal(volume_punch(file, 0, 0), -EROFS);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, start, end)
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(cuts_what_is_committed),
-		TEST(cuts_what_is_pending),
-		TEST(is_written_over),
-		TEST(is_lost_when_it_was_not_committed),
-		TEST(a_small_file_has_zeros),
-		TEST(does_not_make_a_file_larger),
-		TEST(is_cut_with_the_file),
-		TEST(takes_many_extents),
-		TEST(changes_times),
-		TEST(shows_the_space_before_it_is_free),
-		TEST(is_refused_where_nothing_is_written),
+		FILE_TEST(cuts_what_is_committed),
+		FILE_TEST(cuts_what_is_pending),
+		FILE_TEST(is_written_over),
+		FILE_TEST(is_lost_when_it_was_not_committed),
+		FILE_TEST(a_small_file_has_zeros),
+		FILE_TEST(does_not_make_a_file_larger),
+		FILE_TEST(is_cut_with_the_file),
+		FILE_TEST(takes_many_extents),
+		FILE_TEST(changes_times),
+		FILE_TEST(shows_the_space_before_it_is_free),
+		FILE_TEST(is_refused_where_nothing_is_written),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,15 +1,8 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /* links: volume */
 /* What a quota allows, what counts, and that the count is right after everything. */
-#include <errno.h>
-
-#include "test_volume.h"
-
-#define KIB 1024u
-
-static struct volume_fixture fixture;
-static struct volume_file *file;
-static uint64_t ino;
+#define DEVICE_SIZE (32u << 20)
+#include "test_volume_file.h"
 
 static void set_quota(const char *text)
 {
@@ -24,40 +17,16 @@ static void set_quota(const char *text)
 	assert_int_equal(volumes_quota_changed(fixture.volumes, id), 0);
 }
 
-static int start(void **state)
-{
-	volume_fixture_start(&fixture, 32 << 20, NULL);
-	ino = must_make(fixture.volume, VOLUME_ROOT, "file", VOLUME_FILE);
-	must_sync(&fixture);
-	file = must_get(fixture.volume, ino);
-	return 0;
-}
-
-static uint64_t used(void)
-{
-	struct volume_space space;
-
-	assert_int_equal(volume_statfs(fixture.volume, &space), 0);
-	return space.bytes;
-}
-
-static void crash(void)
-{
-	volume_file_put(file);
-	volume_fixture_crash(&fixture, SIM_LOSE_ALL);
-	file = must_get(fixture.volume, ino);
-}
-
 /* What is counted while the volume is open is what it counts when it is opened anew. */
-static int end(void **state)
+static int end_counted(void **state)
 {
 	uint64_t before;
 
 	must_sync(&fixture);
-	before = used();
+	before = live();
 	must_be_sound(&fixture);
 	crash();
-	assert_int_equal(used(), before);
+	assert_int_equal(live(), before);
 	volume_file_put(file);
 	volume_fixture_end(&fixture);
 	return 0;
@@ -68,7 +37,7 @@ static void refuses_what_would_be_more(void **state)
 	set_quota("100K");
 	assert_int_equal(write_seeded(file, 0, 60 * KIB, 1), 0);
 	assert_int_equal(write_seeded(file, 60 * KIB, 41 * KIB, 2), -EDQUOT);
-	assert_int_equal(used(), 60 * KIB);
+	assert_int_equal(live(), 60 * KIB);
 	assert_int_equal(size_of(fixture.volume, ino), 60 * KIB);
 	assert_int_equal(write_seeded(file, 60 * KIB, 40 * KIB, 2), 0);
 	assert_int_equal(write_seeded(file, 100 * KIB, 1, 3), -EDQUOT);
@@ -92,12 +61,12 @@ static void counts_small_files(void **state)
 			fixture.volume, must_make(fixture.volume, VOLUME_ROOT, name, VOLUME_FILE));
 		assert_int_equal(write_seeded(small[i], 0, 1000, i), i < 4 ? 0 : -EDQUOT);
 	}
-	assert_int_equal(used(), 4000);
+	assert_int_equal(live(), 4000);
 	assert_int_equal(write_seeded(small[0], 500, 550, 7), 0);
 	assert_int_equal(write_seeded(small[0], 1050, 47, 7), -EDQUOT);
 	assert_int_equal(write_seeded(small[1], 0, 1000, 8), 0);
 	must_sync(&fixture);
-	assert_int_equal(used(), 4050);
+	assert_int_equal(live(), 4050);
 	assert_int_equal(write_seeded(small[2], 100, 950, 7), -EDQUOT);
 	assert_int_equal(write_seeded(small[2], 100, 900, 7), 0);
 	must_read_seeded(small[0], 500, 550, 7);
@@ -113,11 +82,11 @@ static void what_is_written_over_takes_none(void **state)
 		assert_int_equal(write_seeded(file, 10 * KIB + i, 50 * KIB, i), 0);
 	assert_int_equal(write_seeded(file, 10 * KIB, 90 * KIB + 1, 2), -EDQUOT);
 	assert_int_equal(volume_commit_wait(file), 0);
-	assert_int_equal(used(), 100 * KIB);
+	assert_int_equal(live(), 100 * KIB);
 	assert_int_equal(write_seeded(file, 0, 100 * KIB, 3), 0);
 	assert_int_equal(volume_commit_wait(file), 0);
 	must_read_seeded(file, 0, 100 * KIB, 3);
-	assert_int_equal(used(), 100 * KIB);
+	assert_int_equal(live(), 100 * KIB);
 }
 
 static void what_goes_can_be_used_again(void **state)
@@ -126,13 +95,13 @@ static void what_goes_can_be_used_again(void **state)
 	assert_int_equal(write_seeded(file, 0, 100 * KIB, 1), 0);
 	assert_int_equal(volume_commit_wait(file), 0);
 	assert_int_equal(set_size(fixture.volume, ino, 50 * KIB), 0);
-	assert_int_equal(used(), 50 * KIB);
+	assert_int_equal(live(), 50 * KIB);
 	assert_int_equal(write_seeded(file, 200 * KIB, 50 * KIB, 2), 0);
 	assert_int_equal(volume_punch(file, 0, 25 * KIB), 0);
 	assert_int_equal(write_seeded(file, 300 * KIB, 25 * KIB, 3), 0);
 	assert_int_equal(write_seeded(file, 400 * KIB, 1, 3), -EDQUOT);
 	must_unlink(fixture.volume, VOLUME_ROOT, "file");
-	assert_int_equal(used(), 0);
+	assert_int_equal(live(), 0);
 	volume_file_put(file);
 	ino = must_make(fixture.volume, VOLUME_ROOT, "next", VOLUME_FILE);
 	file = must_get(fixture.volume, ino);
@@ -144,7 +113,7 @@ static void growing_a_file_takes_none(void **state)
 {
 	set_quota("10K");
 	assert_int_equal(set_size(fixture.volume, ino, 1 << 30), 0);
-	assert_int_equal(used(), 0);
+	assert_int_equal(live(), 0);
 	assert_int_equal(write_seeded(file, 1 << 20, 10 * KIB, 1), 0);
 	assert_int_equal(write_seeded(file, 2 << 20, 1, 1), -EDQUOT);
 }
@@ -192,25 +161,25 @@ static void the_count_stays_right(void **state)
 {
 	set_quota("1M");
 	assert_int_equal(write_seeded(file, 0, 1500, 1), 0);
-	assert_int_equal(used(), 1500);
+	assert_int_equal(live(), 1500);
 	assert_int_equal(volume_commit_wait(file), 0);
-	assert_int_equal(used(), 1500);
+	assert_int_equal(live(), 1500);
 	assert_int_equal(write_seeded(file, 0, 1800, 2), 0);
 	assert_int_equal(set_size(fixture.volume, ino, 700), 0);
 	assert_int_equal(volume_commit_wait(file), 0);
-	assert_int_equal(used(), 700);
+	assert_int_equal(live(), 700);
 	assert_int_equal(write_seeded(file, 3000, 5000, 3), 0);
 	assert_int_equal(volume_commit_wait(file), 0);
-	assert_int_equal(used(), 5700);
+	assert_int_equal(live(), 5700);
 	assert_int_equal(write_seeded(file, 0, 100 * KIB, 4), 0);
 	assert_int_equal(volume_punch(file, 5 * KIB, 20 * KIB), 0);
 	assert_int_equal(write_seeded(file, 10 * KIB, 10 * KIB, 5), 0);
 	assert_int_equal(set_size(fixture.volume, ino, 60 * KIB), 0);
 	assert_int_equal(volume_commit_wait(file), 0);
-	assert_int_equal(used(), 50 * KIB);
+	assert_int_equal(live(), 50 * KIB);
 	assert_int_equal(write_seeded(file, 0, 20 * KIB, 6), 0);
 	must_unlink(fixture.volume, VOLUME_ROOT, "file");
-	assert_int_equal(used(), 0);
+	assert_int_equal(live(), 0);
 	volume_file_put(file);
 	ino = must_make(fixture.volume, VOLUME_ROOT, "next", VOLUME_FILE);
 	file = must_get(fixture.volume, ino);
@@ -231,20 +200,20 @@ static void is_made_with_the_share(void **state)
 	assert_int_equal(volume_close(other), 0);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, start, end)
+#define COUNTED(name) cmocka_unit_test_setup_teardown(name, start_file, end_counted)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(refuses_what_would_be_more),
-		TEST(counts_small_files),
-		TEST(what_is_written_over_takes_none),
-		TEST(what_goes_can_be_used_again),
-		TEST(growing_a_file_takes_none),
-		TEST(counts_when_it_is_changed),
-		TEST(is_the_size_of_the_volume),
-		TEST(the_count_stays_right),
-		TEST(is_made_with_the_share),
+		COUNTED(refuses_what_would_be_more),
+		COUNTED(counts_small_files),
+		COUNTED(what_is_written_over_takes_none),
+		COUNTED(what_goes_can_be_used_again),
+		COUNTED(growing_a_file_takes_none),
+		COUNTED(counts_when_it_is_changed),
+		COUNTED(is_the_size_of_the_volume),
+		COUNTED(the_count_stays_right),
+		COUNTED(is_made_with_the_share),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

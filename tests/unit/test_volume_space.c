@@ -1,29 +1,13 @@
 /* links: volume */
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /* Where the bytes of a pool are: they add up, and come back. */
-#include "test_volume.h"
+#include "test_volume_share.h"
 
 #include "pool/internal.h"
 
-#define DEVICE_SIZE (8u << 20)
-#define KIB 1024u
 #define FILES 24u
 
-static struct volume_fixture fixture;
 static struct pool_status status;
-
-static int start(void **state)
-{
-	volume_fixture_start(&fixture, DEVICE_SIZE, NULL);
-	return 0;
-}
-
-static int end(void **state)
-{
-	must_be_sound(&fixture);
-	volume_fixture_end(&fixture);
-	return 0;
-}
 
 static int add_live(void *data, uint64_t segment, uint64_t length, uint64_t live)
 {
@@ -194,8 +178,6 @@ static void free_is_free(void **state)
 	}
 	must_add_up();
 }
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, start, end)
 
 int main(void)
 {

@@ -4,6 +4,7 @@
 #include <ftw.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <sys/stat.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -166,6 +167,50 @@ static void *write_own(void *data)
 static void writes_many_files(void **state)
 {
 	run_threads(write_own);
+}
+
+/* --- what a file uses ------------------------------------------------------------------------- */
+
+static atomic_bool is_durable;
+
+static void note_durable(struct volume_commit *commit, int status)
+{
+	assert_int_equal(status, 0);
+	atomic_store(&is_durable, true);
+}
+
+static void must_use(uint64_t ino, uint64_t bytes)
+{
+	struct volume_attributes found;
+
+	assert_int_equal(volume_getattr(volume, ino, &found), 0);
+	assert_int_equal(found.used, bytes);
+}
+
+/* Also in the moment in which its bytes are in the environment and still pending. */
+static void shows_what_a_file_uses(void **state)
+{
+	const size_t length = 100 * KIB;
+
+	for (unsigned i = 0; i < 10 * ROUNDS; i++) {
+		struct volume_commit commit = {.done = note_durable};
+		struct volume_file *file;
+		char name[32];
+		uint64_t ino;
+
+		snprintf(name, sizeof(name), "f%u", i);
+		ino = must_make(volume, VOLUME_ROOT, name, VOLUME_FILE);
+		file = must_get(volume, ino);
+		assert_int_equal(set_size(volume, ino, 1 << 30), 0); /* no file uses more */
+		assert_int_equal(write_seeded(file, 0, length, i), 0);
+		atomic_store(&is_durable, false);
+		volume_commit(file, &commit);
+		while (!atomic_load(&is_durable))
+			must_use(ino, length);
+		must_use(ino, length);
+		volume_file_put(file);
+		must_unlink(volume, VOLUME_ROOT, name);
+	}
 }
 
 /* --- one file for all ------------------------------------------------------------------------- */
@@ -333,7 +378,88 @@ static void *compact(void *data)
 	return NULL;
 }
 
-/* Every second half of what was written went; the thread wins it while nobody else asks. */
+/* The segments of a volume, in order; those without chunks are left out. */
+static int remember_chunks(void *data, uint64_t segment, uint64_t length, uint64_t live)
+{
+	return length ? remember(data, segment, length, live) : 0;
+}
+
+static int by_id(const void *a, const void *b)
+{
+	const uint64_t *x = a, *y = b;
+
+	return *x < *y ? -1 : *x > *y;
+}
+
+static void *compact_sealed(void *data)
+{
+	unsigned *rounds = data;
+
+	for (; !atomic_load(&stop); ++*rounds) {
+		uint64_t list[64] = {0};
+
+		assert_int_equal(
+			pool_each_segment(pool, volume_row(volume)->id, remember_chunks, list), 0);
+		qsort(list + 1, list[0], sizeof(*list), by_id);
+		assert_int_equal(volume_compact(volume, list + 1, (unsigned)list[0], NULL), 0);
+	}
+	return NULL;
+}
+
+static void must_find(const char *prefix, unsigned i, size_t length)
+{
+	struct volume_attributes found;
+	struct volume_file *file;
+	char name[16];
+
+	snprintf(name, sizeof(name), "%s%u", prefix, i);
+	assert_int_equal(volume_lookup(volume, VOLUME_ROOT, name, &found), 0);
+	file = must_get(volume, found.ino);
+	must_read_seeded(file, 0, length, i);
+	volume_file_put(file);
+}
+
+/* While it goes on, too. */
+static void must_be_right(void)
+{
+	struct pool_check_report report;
+
+	assert_int_equal(pool_check(pool, false, &report, NULL, NULL, NULL), 0);
+	assert_int_equal(report.wrong_live, 0);
+	assert_int_equal(report.bad_blocks, 0);
+}
+
+/* No read fails: whoever finds a place gone finds the next one. */
+static void reads_while_it_is_moved(void **state)
+{
+	struct volume_file *files[8];
+	unsigned rounds = 0;
+	pthread_t thread;
+	char name[16];
+
+	for (unsigned i = 0; i < 8; i++) {
+		snprintf(name, sizeof(name), "c%u", i);
+		files[i] = must_get(volume, must_make(volume, VOLUME_ROOT, name, VOLUME_FILE));
+		assert_int_equal(write_seeded(files[i], 0, 200 * KIB, i), 0);
+	}
+	for (unsigned i = 0; i < 8; i++)
+		volume_file_put(files[i]);
+	assert_int_equal(volume_seal(volume, NULL), 0);
+	atomic_store(&stop, false);
+	assert_int_equal(pthread_create(&thread, NULL, compact_sealed, &rounds), 0);
+	for (unsigned i = 0; i < 400; i++) {
+		must_find("c", i % 8, 200 * KIB);
+		if (i % 20 == 0)
+			must_be_right();
+	}
+	atomic_store(&stop, true);
+	pthread_join(thread, NULL);
+	assert_true(rounds > 2);
+	for (unsigned i = 0; i < 8; i++)
+		must_find("c", i, 200 * KIB);
+}
+
+/* Of four files one stays, in segments that they share. */
 static void make_waste(void)
 {
 	char name[16];
@@ -365,9 +491,7 @@ static uint64_t waste(void)
 
 static void compacts_in_the_background(void **state)
 {
-	struct volume_attributes found;
 	uint64_t before;
-	char name[16];
 
 	make_waste();
 	assert_int_equal(volumes_compact_start(volumes, 0), 0);
@@ -382,15 +506,8 @@ static void compacts_in_the_background(void **state)
 	for (unsigned i = 0; i < 6000 && waste() > before / 2; i++)
 		usleep(10000);
 	assert_true(waste() <= before / 2);
-	for (unsigned i = 0; i < 40; i += 4) {
-		struct volume_file *file;
-
-		snprintf(name, sizeof(name), "w%u", i);
-		assert_int_equal(volume_lookup(volume, VOLUME_ROOT, name, &found), 0);
-		file = must_get(volume, found.ino);
-		must_read_seeded(file, 0, 250 * KIB, i);
-		volume_file_put(file);
-	}
+	for (unsigned i = 0; i < 40; i += 4)
+		must_find("w", i, 250 * KIB);
 }
 
 /* At a byte a second it would have the volume open for days. */
@@ -610,10 +727,12 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(writes_many_files),
+		TEST(shows_what_a_file_uses),
 		TEST(shares_one_file),
 		TEST(truncates_and_punches_under_writers),
 		TEST(fights_over_names),
 		TEST(reads_while_it_is_compacted),
+		TEST(reads_while_it_is_moved),
 		TEST(compacts_in_the_background),
 		TEST(lets_go_of_what_is_destroyed),
 		TEST(volumes_come_and_go),

@@ -119,6 +119,9 @@ class ReferenceServer(Server):
         return [ganesha(), '-F', '-f', self.config, '-L', self.log,
                 '-p', os.path.join(self.pool.workdir, 'ganesha.pid')]
 
+    def answers_command(self):
+        return True  # there is none
+
     def write_config(self):
         recovery = os.path.join(self.pool.workdir, 'recovery')
         os.makedirs(recovery, exist_ok=True)

@@ -146,17 +146,22 @@ class Server:
                 '--state-dir', self.pool.state_dir, '--run-dir', self.pool.run_dir]
 
     def start(self, timeout=START_TIMEOUT):
-        """Start it and wait until it answers NFS."""
+        """Start it and wait until it answers NFS, and then the command, which comes last."""
         self._daemon = Daemon(self.argv(), self.log)
 
         def ready():
             if not self._daemon.alive():
                 raise RuntimeError(f'the server ended while starting, exit '
                                    f'{self._daemon.process.returncode}:\n{tail(self.log)}')
-            return answers_null(self.address, self.port)
+            return answers_null(self.address, self.port) and self.answers_command()
 
-        wait_until(ready, timeout, f'server on {self.address}:{self.port} answers NULL')
+        wait_until(ready, timeout, f'server on {self.address}:{self.port} answers')
         return self
+
+    def answers_command(self):
+        """Whether its control socket takes connections: until then the pool seems not to be served."""
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(os.path.join(self.pool.run_dir, f'{self.pool.name}.sock')) == 0
 
     def alive(self):
         return self._daemon is not None and self._daemon.alive()

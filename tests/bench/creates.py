@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""What a create costs in bytes written, in a small volume and in a large one: it should be the same."""
+
+import json
+import os
+import subprocess
+
+from figures import BYTES, PER_SECOND, SECONDS, Cost, Figure, say
+from machine import ran
+
+CODE = (4, 2)
+DEPTH = 64
+SMALLEST = 10_000
+DEVICE_LEAST = 1 << 30
+POOL_BYTES = 5400  # of devices a file, all together: its metadata twice, with two devices lost
+
+
+def sizes(most):
+    """10,000 and each power of ten behind it, up to MOST."""
+    return [10 ** n for n in range(4, 19) if 10 ** n <= most] or [SMALLEST]
+
+
+def make_devices(workdir, files):
+    """Sparse ones: what is written to them is counted, not timed."""
+    paths = [os.path.join(workdir, f'd{i}') for i in range(sum(CODE))]
+    for path in paths:
+        with open(path, 'wb') as file:
+            file.truncate(max(DEVICE_LEAST, files * POOL_BYTES // len(paths) >> 20 << 20))
+    return paths
+
+
+def measure(options, workdir):
+    devices = make_devices(workdir, options.most)
+
+    def program(name, *arguments):
+        command = [os.path.join(options.build, 'bin', name), *map(str, arguments)]
+        ran(command, [workdir])
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise RuntimeError(f'{" ".join(done.args)}: {done.stderr}')
+        return json.loads(done.stdout or 'null')
+
+    program('bench_object', 'create', *CODE, 0, *devices)
+    say(f'creates: volumes of up to {options.most:,} files')
+    found = program('bench_creates', DEPTH, ','.join(map(str, sizes(options.most))), *devices)
+    by_size = [rows(at, smaller) for at, smaller in zip(found, [None, *found])]
+    return [figure for kind in zip(*by_size) for figure in kind]
+
+
+def written(at):
+    return at['journal'] + at['images'] + at['deltas'] + at['rest']
+
+
+def rows(at, smaller):
+    files = f'in a volume of {at["files"]:,} files'
+    create = Figure(f'bytes written by a create, {DEPTH} at once, {files}', BYTES, less=True,
+                    beside='in one a tenth as large', goal=1.0 if smaller else None)
+    create.note = (f'journal {at["journal"]:,.0f}, full images {at["images"]:,.0f}, deltas '
+                   f'{at["deltas"]:,.0f}, checksums, headers and labels {at["rest"]:,.0f}; '
+                   f'{at["creates"]:,} creates, {at["checkpoints"]} checkpoints, '
+                   f'{at["full_images"]} full images')
+    create.add(written(at), written(smaller) if smaller else None)
+    alone = Figure(f'bytes of journal of a create, one at a time, {files}', BYTES)
+    alone.add(at['alone'])
+    speed = Figure(f'creates, {DEPTH} at once, {files}', PER_SECOND)
+    speed.add(at['creates'] / at['seconds'], cost=Cost(at['cpu'], 0, at['creates']))
+    scratch = Figure(f'memory for metadata (LMDB), bytes a file, {files}', BYTES)
+    scratch.add(at['scratch'] / at['files'])
+    memory = Figure(f'memory of the process, bytes a file, {files}', BYTES)
+    memory.add(at['memory'] / at['files'])
+    opening = Figure(f'opening the pool and the volume, {files}', SECONDS)
+    opening.add(at['opening'], cost=Cost(at['opening_cpu'], 0, at['files']))
+    return [create, alone, speed, scratch, memory, opening]
