@@ -237,17 +237,6 @@ static uint64_t capacity(const struct pool *pool, const struct candidate *list, 
 	return low;
 }
 
-uint64_t place_capacity(struct pool *pool)
-{
-	struct candidate list[POOL_DEVICES_MAX];
-	unsigned count;
-
-	pthread_mutex_lock(&pool->slots_lock);
-	count = candidates(pool, list);
-	pthread_mutex_unlock(&pool->slots_lock);
-	return capacity(pool, list, count);
-}
-
 struct place_left place_left(struct pool *pool)
 {
 	struct candidate list[POOL_DEVICES_MAX];
@@ -261,6 +250,13 @@ struct place_left place_left(struct pool *pool)
 	pthread_mutex_unlock(&pool->slots_lock);
 	left.segments = capacity(pool, list, count) + left.unowned;
 	return left;
+}
+
+uint64_t place_capacity(struct pool *pool)
+{
+	struct place_left left = place_left(pool);
+
+	return left.segments - left.unowned;
 }
 
 bool place_domain_may_die(struct pool *pool)

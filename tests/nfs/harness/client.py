@@ -32,8 +32,10 @@ from harness.remote import CommandFailed, Remote
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CLIENT = os.path.join(os.path.dirname(HERE), 'client')
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
 UML = '/usr/bin/linux.uml'
 UML_MODULES = '/usr/lib/uml/modules'
+UML_XSTATE = os.path.join(ROOT, 'build/lib/uml_xstate.so')
 BOOT_TIMEOUT = 120
 MOUNT_TIMEOUT = 120
 
@@ -46,10 +48,12 @@ def make_client(**options):
     """A started client; `options` are those of the class that fits."""
     if machine_has_nfs():
         return LocalClient(**options)
-    missing = [path for path in (UML, UML_MODULES, '/dev/net/tun') if not os.path.exists(path)]
+    missing = [path for path in (UML, UML_MODULES, UML_XSTATE, '/dev/net/tun')
+               if not os.path.exists(path)]
     if missing:
         raise RuntimeError('no NFS client: this kernel has none, and for User Mode Linux there is '
-                           f'no {", ".join(missing)} (scripts/packages.nfs names the packages)')
+                           f'no {", ".join(missing)} (scripts/packages.nfs names the packages, '
+                           'scripts/build builds the rest)')
     return UmlClient(**options)
 
 
@@ -237,6 +241,7 @@ class UmlClient(Client):
         # and however, its first process or unshare ends.
         return Daemon([
             'unshare', '--pid', '--fork', '--kill-child',
+            'env', f'LD_PRELOAD={UML_XSTATE}',
             UML, f'mem={self.memory_mib}M', f'uml_dir={state}/', f'umid={self.name}',
             'rootfstype=hostfs', 'root=none', 'ro', 'panic=-1',
             f'init={CLIENT}/init.sh',
