@@ -140,11 +140,9 @@ static void print_nfs4(FILE *file, const struct command *c, const struct pool_su
 	fprintf(file,
 		"NFSv4 {\n\tMinor_Versions = 1, 2;\n\tLease_Lifetime = %lld;\n"
 		"\tGrace_Period = %lld;\n\tOnly_Numeric_Owners = true;\n"
-		"\tDelegations = false;\n\tRecoveryBackend = fs;\n"
-		"\tRecoveryRoot = \"%s/recovery/%s\";\n"
+		"\tDelegations = false;\n"
 		"\tServer_Owner = \"%s\";\n\tServer_Scope = \"%s\";\n}\n",
-		lease, lease + lease / 2, command_state_dir(c), summary->name,
-		json_string_value(uuid), json_string_value(uuid));
+		lease, lease + lease / 2, json_string_value(uuid), json_string_value(uuid));
 	json_decref(uuid);
 }
 
@@ -194,11 +192,8 @@ static int make_directories(struct command *c, const char *pool)
 	char dir[4096];
 	int rc;
 
-	snprintf(dir, sizeof(dir), "%.3900s/recovery/%s", command_state_dir(c), pool);
-	rc = directory_make(dir, &c->error);
 	snprintf(dir, sizeof(dir), "%.3900s/%s", command_run_dir(c), pool);
-	if (!rc)
-		rc = directory_make(dir, &c->error);
+	rc = directory_make(dir, &c->error);
 	if (!rc && chmod(dir, 0700))
 		rc = error_set(&c->error, -errno, dir, "%s", strerror(errno));
 	return rc;

@@ -78,6 +78,11 @@ void write_verifier(uint64_t losses, verifier4 verifier);
 
 void log_start(void);
 
+/* --- recovery.c: clients that may reclaim ------------------------------------------------------
+ */
+
+extern struct nfs4_recovery_backend recovery_in_pool;
+
 /* --- watch.c: against serving what another host owns --------------------------------------- */
 
 void watch_start(void);

@@ -189,6 +189,7 @@ static struct server_module_ops server_ops = {
 	.serving = serving,
 	.names_told = hold_names_told,
 	.shutdown = shutdown_,
+	.recovery = &recovery_in_pool,
 };
 
 /* --- opening ------------------------------------------------------------------------------- */

@@ -42,6 +42,7 @@ enum {
 	KEY_PROPERTY = 'P', /* be32 volume, name -> text */
 	KEY_IMAGE = 'X', /* be32 volume, be32 part -> image_row; 0 is the full image, 1 and up the
 			    deltas since */
+	KEY_CLIENT = 'O', /* two be64 hashes of its name -> client_row (client.c) */
 	KEY_COUNTER = 'C', /* name -> le64: "volume", "export" */
 	KEY_KEPT = 'K', /* be32 volume -> le64 bytes that are kept for it; no row: none */
 	KEY_REMAP = 'M', /* be64 moved segment, be64 offset -> length, segment, offset (remap.h) */

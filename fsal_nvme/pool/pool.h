@@ -308,6 +308,28 @@ int property_delete(struct txn *txn, uint32_t volume, const char *name);
 int property_next(struct txn *txn, uint32_t volume, char *name, size_t name_size, char *value,
 	size_t value_size);
 
+/* --- clients of the server ------------------------------------------------------------------- */
+
+#define POOL_CLIENT_MAX 1024 /* bytes of a name */
+
+/* Who may come back, when the server has ended, for what it was granted. */
+struct client_row {
+	uint64_t epoch; /* in which it was put last */
+	size_t length;
+	uint8_t name[POOL_CLIENT_MAX]; /* the client's own choice */
+};
+
+/* Each a transaction; it lasts when *lsn is durable. Also in a full pool. -EINVAL: no bytes, or too
+ * many. */
+int client_put(struct pool *pool, const void *name, size_t length, uint64_t *lsn);
+/* -ENOENT. */
+int client_delete(struct pool *pool, const void *name, size_t length, uint64_t *lsn);
+/* In a transaction, or a view of the pool's environment: the one after `row`, in no order of
+ * theirs; `length` 0 for the first. -ENOENT: there are no more. */
+int client_next(struct txn *txn, struct client_row *row);
+/* Those that were not put in this epoch may not come back any more; durable on return. Waits. */
+int clients_forget_earlier(struct pool *pool);
+
 /* --- data ------------------------------------------------------------------------------------ */
 
 /* A run of bytes in a segment; `offset` is in the segment's own linear space. */

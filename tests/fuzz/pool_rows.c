@@ -1,22 +1,25 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
-/* Rows of the pool's environment: u8 which, then the value of a segment's row or of a remap's. */
+/* Rows of the pool's environment: u8 which, then the value of a segment's row, of a remap's or of a
+ * client's. */
 #include "fuzz.h"
 
 #include <errno.h>
 
+#include "pool/client.h"
 #include "pool/remap.h"
 
-enum { SEGMENT, MOVED, IMAGE, REMAP, REFUSED };
+enum { SEGMENT, MOVED, IMAGE, REMAP, CLIENT, REFUSED };
 
 struct fuzz_type fuzz_types[] = {
 	[SEGMENT] = {"a segment of data", 0},
 	[MOVED] = {"a moved one", 0},
 	[IMAGE] = {"one of an image", 0},
 	[REMAP] = {"a remap", 0},
+	[CLIENT] = {"a client", 0},
 	[REFUSED] = {"refused", 0},
 	{NULL, 0},
 };
-const size_t fuzz_longest = 1 + SEGMENT_ROW_MAX;
+const size_t fuzz_longest = 2 + CLIENT_ROW_MAX;
 
 static int try_segment(struct reader r)
 {
@@ -56,11 +59,29 @@ static int try_remap(struct reader r)
 	return 0;
 }
 
+static int try_client(struct reader r)
+{
+	struct client_row row = {0}, again = {0};
+	uint8_t value[CLIENT_ROW_MAX];
+	struct writer w = writer_on(value, sizeof(value));
+	int rc = client_row_decode(&row, &r);
+
+	if (rc)
+		return rc;
+	fuzz_reach(CLIENT);
+	assert(row.epoch && row.length && row.length <= POOL_CLIENT_MAX);
+	client_row_encode(&row, &w);
+	assert(!w.overflow);
+	r = reader_on(value, (size_t)(w.at - value));
+	assert(!client_row_decode(&again, &r) && !memcmp(&row, &again, sizeof(row)));
+	return 0;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct reader r = reader_on(data, size);
 	uint8_t which = get_u8(&r);
-	int rc = which & 1 ? try_remap(r) : try_segment(r);
+	int rc = which & 2 ? try_client(r) : which & 1 ? try_remap(r) : try_segment(r);
 
 	assert(!rc || rc == -EBADMSG);
 	if (rc)

@@ -11,6 +11,7 @@
 
 #include "cli/verb.h"
 #include "fuzz.h"
+#include "pool/client.h"
 #include "pool/env.h"
 #include "pool/journal.h"
 #include "pool/remap.h"
@@ -207,6 +208,17 @@ static void save_segment_row(const char *name, const struct segment_row *row)
 	save("pool_rows", name, buffer, (size_t)(w.at - buffer));
 }
 
+static void seed_client_rows(void)
+{
+	static uint8_t buffer[2 + CLIENT_ROW_MAX] = {2, 7};
+
+	save("pool_rows", "client-unnamed", buffer, 1 + 8);
+	memset(buffer + 1 + 8, 'a', POOL_CLIENT_MAX + 1);
+	save("pool_rows", "client", buffer, 1 + 8 + 16);
+	save("pool_rows", "client-longest", buffer, 1 + CLIENT_ROW_MAX);
+	save("pool_rows", "client-too-long", buffer, 2 + CLIENT_ROW_MAX);
+}
+
 static void seed_pool_rows(void)
 {
 	const struct remap_run run = {.length = 5 * BLOCK_SIZE, .segment = 9, .to = 7 * BLOCK_SIZE};
@@ -224,6 +236,7 @@ static void seed_pool_rows(void)
 	save_segment_row("moved", &row);
 	remap_run_encode(&run, &w);
 	save("pool_rows", "remap", buffer, sizeof(buffer));
+	seed_client_rows();
 }
 
 static void seed_changes(void)

@@ -89,6 +89,26 @@ static const char *compare_name(struct run *run, const struct model *model, int 
 	return compare_file(run, &model->file[want], &found);
 }
 
+static const char *compare_clients(struct run *run, const struct model *model)
+{
+	struct client_row row = {0};
+	unsigned clients = 0;
+	struct txn *view;
+	int rc = view_begin(pool_env(run->pool), &view);
+
+	if (rc)
+		return "clients cannot be read";
+	while (!rc) {
+		rc = client_next(view, &row);
+		if (!rc)
+			clients |= 1u << (row.name[0] - '0');
+	}
+	txn_abort(view);
+	if (rc != -ENOENT)
+		return "clients cannot be read";
+	return clients == model->clients ? NULL : "wrong clients";
+}
+
 /* NULL: as the model says; else what is wrong. */
 const char *run_compare(struct run *run, const struct model *model)
 {
@@ -104,7 +124,7 @@ const char *run_compare(struct run *run, const struct model *model)
 			return text;
 		}
 	}
-	return NULL;
+	return compare_clients(run, model);
 }
 
 static int adopt_name(struct run *run, struct model *model, int name)
@@ -131,6 +151,7 @@ int run_adopt(struct run *run, struct model *model)
 {
 	int rc = set_quota(run, "none");
 
+	model_open(model);
 	for (int i = 0; !rc && i < MODEL_NAMES; i++)
 		rc = adopt_name(run, model, i);
 	return rc;

@@ -382,11 +382,12 @@ static int new_pool(struct try *t)
 
 static const struct step parts[][STEPS_MAX] = {
 	{{"create pool", new_pool}, CLOSE},
-	{OPEN, OP("create a"), OP("write a small"), READ, OP("fsync a"), OP("shrink a"),
-		OP("grow a"), OP("set an attribute of a"), OP("punch a"), READ, CLOSE},
+	{OPEN, OP("a client of the server comes"), OP("create a"), OP("write a small"), READ,
+		OP("fsync a"), OP("shrink a"), OP("grow a"), OP("set an attribute of a"),
+		OP("punch a"), READ, CLOSE},
 	{OPEN, OP("write a behind a hole"), OP("write a across rows"), READ, OP("fsync a"), READ,
 		OP("set an attribute of a"), OP("link a b"), OP("maintain"), OP("checkpoint"),
-		{"look around", look_around}, CLOSE},
+		OP("earlier clients are forgotten"), {"look around", look_around}, CLOSE},
 	{OPEN, {"stage", stage}, {"other volume", other_volume}, {"verify", verify},
 		{"check", check}, CLOSE},
 	{OPEN, {"ingest", ingest}, CLOSE, {"check", check}},

@@ -188,7 +188,7 @@ static void run_sequence(const struct sequence *s)
 	sim_seed(world, seed + sequences);
 	if (sim_engine_create(world, &run.engine) || run_open(&run))
 		fail(s, 0, "the base pool cannot be opened");
-	model_init(&model);
+	base_model(&model);
 	for (unsigned i = 0; i + 1 < s->length; i++)
 		step(&run, &model, s, i);
 	model_copy(&before, &model);

@@ -56,7 +56,7 @@ static bool first_owner(struct run *run, const struct sequence *s, uint64_t cut,
 {
 	unsigned i;
 
-	model_init(after);
+	base_model(after);
 	if (sim_engine_create(world, &run->engine) || run_open(run))
 		abort();
 	for (i = 0; i < s->length; i++) {

@@ -269,6 +269,24 @@ int model_rename(struct model *model, int from, int to)
 	return 0;
 }
 
+int model_client(struct model *model, int client)
+{
+	model->clients |= 1u << client;
+	model->fresh |= 1u << client;
+	return 0;
+}
+
+int model_forget_clients(struct model *model)
+{
+	model->clients &= model->fresh;
+	return 0;
+}
+
+void model_open(struct model *model)
+{
+	model->fresh = 0;
+}
+
 void model_settle(struct model *model)
 {
 	for (unsigned i = 0; i < model->files; i++)

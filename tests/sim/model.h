@@ -38,6 +38,8 @@ struct model {
 	struct model_file file[MODEL_FILES];
 	unsigned files;
 	bool sealed;
+	unsigned clients, fresh; /* a bit for each that may come back, and that came since the pool
+				    was opened */
 };
 
 void model_init(struct model *model);
@@ -61,6 +63,11 @@ int model_rename(struct model *model, int from, int to);
 int model_set_attribute(struct model *model, int name, unsigned attribute);
 int model_remove_attribute(struct model *model, int name);
 int model_seal(struct model *model);
+/* Of the server. */
+int model_client(struct model *model, int client);
+int model_forget_clients(struct model *model);
+/* The pool is opened: all clients are earlier ones. */
+void model_open(struct model *model);
 /* All unstable writes become stable: a clean close. */
 void model_settle(struct model *model);
 

@@ -43,6 +43,8 @@ const struct operation operations[] = {
 	{"maintain", do_maintain, m_nothing, 0, 0, 1, 0},
 	{"compact", do_compact, m_nothing, 0, 0, 1, 0},
 	{"a dataset comes, is moved, goes", do_other, m_nothing, 0, 0, 1, 0},
+	{"a client of the server comes", do_client, m_client, 1, 0, 1, 0},
+	{"earlier clients are forgotten", do_forget_clients, m_forget_clients, 0, 0, 1, 0},
 	{"close and open", do_reopen, m_reopen, 0, 0, 1, 0},
 };
 const unsigned operation_count = sizeof(operations) / sizeof(operations[0]);

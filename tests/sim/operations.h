@@ -67,6 +67,8 @@ struct sequence {
 
 void base_make(uint64_t seed, const struct geometry *chosen);
 void base_free(void);
+/* What the pool of the image is. */
+void base_model(struct model *model);
 int run_open(struct run *run);
 /* After the power went, or instead of a close. */
 void run_crash(struct run *run);

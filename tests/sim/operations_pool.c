@@ -79,6 +79,25 @@ int do_compact(struct run *run, int a, int b)
 	return run_compact(run);
 }
 
+int put_client(struct run *run, int client)
+{
+	char name = (char)('0' + client);
+	uint64_t lsn;
+	int rc = client_put(run->pool, &name, 1, &lsn);
+
+	return rc ? rc : pool_sync(run->pool, lsn);
+}
+
+int do_client(struct run *run, int a, int b)
+{
+	return put_client(run, a);
+}
+
+int do_forget_clients(struct run *run, int a, int b)
+{
+	return clients_forget_earlier(run->pool);
+}
+
 int do_reopen(struct run *run, int a, int b)
 {
 	int rc = close_volume(run);
@@ -101,9 +120,18 @@ int m_fill(struct model *m, int a, int b, unsigned salt)
 {
 	return m->sealed ? -EROFS : 0;
 }
+int m_client(struct model *m, int a, int b, unsigned salt)
+{
+	return model_client(m, a);
+}
+int m_forget_clients(struct model *m, int a, int b, unsigned salt)
+{
+	return model_forget_clients(m);
+}
 int m_reopen(struct model *m, int a, int b, unsigned salt)
 {
 	model_settle(m);
+	model_open(m);
 	return 0;
 }
 

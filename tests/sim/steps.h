@@ -21,6 +21,11 @@ void pattern(uint8_t *bytes, uint32_t length, unsigned salt);
 size_t attribute_value(uint8_t *value, unsigned salt);
 int set_quota(struct run *run, const char *text);
 
+/* --- the pool (operations_pool.c) --- */
+
+/* "0" and on: clients of the server. */
+int put_client(struct run *run, int client);
+
 /* --- datasets (operations_moved.c) --- */
 
 /* All that the volume has is written somewhere else, durably. */
@@ -38,9 +43,11 @@ int close_volume(struct run *run);
 
 int do_allocate(struct run *run, int a, int b);
 int do_checkpoint(struct run *run, int a, int b);
+int do_client(struct run *run, int a, int b);
 int do_compact(struct run *run, int a, int b);
 int do_create(struct run *run, int a, int b);
 int do_fill(struct run *run, int a, int b);
+int do_forget_clients(struct run *run, int a, int b);
 int do_fsync(struct run *run, int a, int b);
 int do_grow(struct run *run, int a, int b);
 int do_link(struct run *run, int a, int b);
@@ -64,8 +71,10 @@ int do_write_rows(struct run *run, int a, int b);
 int do_write_small(struct run *run, int a, int b);
 
 int m_allocate(struct model *m, int a, int b, unsigned salt);
+int m_client(struct model *m, int a, int b, unsigned salt);
 int m_create(struct model *m, int a, int b, unsigned salt);
 int m_fill(struct model *m, int a, int b, unsigned salt);
+int m_forget_clients(struct model *m, int a, int b, unsigned salt);
 int m_fsync(struct model *m, int a, int b, unsigned salt);
 int m_grow(struct model *m, int a, int b, unsigned salt);
 int m_link(struct model *m, int a, int b, unsigned salt);

@@ -171,12 +171,19 @@ void base_make(uint64_t seed, const struct geometry *chosen)
 		fprintf(stderr, "%s: %s\n", error.object, error.message);
 		exit(1);
 	}
-	if (make_parts(&run) || close_volume(&run))
+	if (make_parts(&run) || put_client(&run, 0) || close_volume(&run))
 		abort();
 	sim_drain(world);
 	engine_destroy(run.engine);
 	if (sim_save(world, &base))
 		abort();
+}
+
+void base_model(struct model *model)
+{
+	model_init(model);
+	model_client(model, 0);
+	model_open(model);
 }
 
 void base_free(void)

@@ -233,8 +233,9 @@ class Refused(Exception):
 class Connection:
     """A TCP connection to the server: records (RFC 5531, section 11) there and back."""
 
-    def __init__(self, server, timeout=60):
-        self.socket = socket.create_connection((server.address, server.port), timeout)
+    def __init__(self, server, timeout=60, source=None):
+        self.socket = socket.create_connection(
+            (server.address, server.port), timeout, (source, 0) if source else None)
 
     def send(self, message):
         self.socket.sendall(u32(1 << 31 | len(message)) + message)

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * Clients that may reclaim what they had when the server ended: records in the pool, so that
+ * whoever opens it next has them.
+ *
+ * A client is its co_ownerid, whatever the address and the transport that it comes by. Its record
+ * comes with the reply that confirms it, is gone before anybody gets what was taken from it, and
+ * ends with the first grace period in which it does not come back.
+ */
+#include "export/internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "sal_functions.h"
+
+/* What ganesha compares: the name in hexadecimal digits. */
+static char *tag_of(const uint8_t *name, size_t length)
+{
+	char *tag = gsh_malloc(2 * length + 1);
+
+	for (size_t i = 0; i < length; i++)
+		snprintf(tag + 2 * i, 3, "%02x", name[i]);
+	tag[2 * length] = 0;
+	return tag;
+}
+
+static void read_records(
+	nfs_grace_start_t *start, add_clid_entry_hook add, add_rfh_entry_hook add_revoked)
+{
+	struct client_row row = {0};
+	struct txn *view;
+	int r = view_begin(pool_env(nvme.pool), &view);
+
+	while (!r) {
+		r = client_next(view, &row);
+		if (!r) {
+			char *tag = tag_of(row.name, row.length);
+
+			add(tag);
+			gsh_free(tag);
+		}
+	}
+	if (r != -ENOENT)
+		LogCrit(COMPONENT_CLIENTID, "pool %s: records of clients cannot be read: %s",
+			pool_name(nvme.pool), strerror(-r));
+	if (view)
+		txn_abort(view);
+}
+
+/* A pool that cannot be written still serves readers, who have nothing to reclaim. */
+static bool cannot_write(int error)
+{
+	return error == -EROFS || pool_failure(nvme.pool);
+}
+
+static int record(nfs_client_id_t *client)
+{
+	const nfs_client_record_t *owner = client->cid_client_record;
+	const uint8_t *name = (const uint8_t *)owner->cr_client_val;
+	size_t length = owner->cr_client_val_len;
+	uint64_t lsn = 0;
+	int r = client_put(nvme.pool, name, length, &lsn);
+
+	if (r && !cannot_write(r)) {
+		LogCrit(COMPONENT_CLIENTID,
+			"pool %s: a client cannot be recorded, and is refused: %s",
+			pool_name(nvme.pool), strerror(-r));
+		return r;
+	}
+	gsh_free(client->cid_recov_tag);
+	client->cid_recov_tag = tag_of(name, length);
+	hold_until_durable(lsn);
+	return 0;
+}
+
+/* What the client had may be given to others when this returns: that waits. */
+static void forget(nfs_client_id_t *client)
+{
+	const nfs_client_record_t *owner = client->cid_client_record;
+	uint64_t lsn = 0;
+	int r = client_delete(nvme.pool, owner->cr_client_val, owner->cr_client_val_len, &lsn);
+
+	if (!r && glist_empty(&client->cid_openowners))
+		hold_until_durable(lsn);
+	else if (!r)
+		r = pool_sync(nvme.pool, lsn);
+	if (r && r != -ENOENT && !cannot_write(r))
+		LogCrit(COMPONENT_CLIENTID, "pool %s: a client's record stays: %s",
+			pool_name(nvme.pool), strerror(-r));
+}
+
+static void end_grace(void)
+{
+	int r = clients_forget_earlier(nvme.pool);
+
+	if (r && !cannot_write(r))
+		LogCrit(COMPONENT_CLIENTID, "pool %s: records of earlier clients stay: %s",
+			pool_name(nvme.pool), strerror(-r));
+}
+
+static int init(void)
+{
+	return 0;
+}
+
+/* No delegation is given, and none is revoked. */
+static void add_revoked(nfs_client_id_t *client, nfs_fh4 *handle)
+{
+}
+
+struct nfs4_recovery_backend recovery_in_pool = {
+	.recovery_init = init,
+	.recovery_read_clids = read_records,
+	.record_clid = record,
+	.rm_clid = forget,
+	.add_revoke_fh = add_revoked,
+	.end_grace = end_grace,
+};

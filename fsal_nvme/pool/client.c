@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * Clients of the server, by names of their own: who may come back, after the server has ended, for
+ * what it was granted.
+ *
+ *   KEY_CLIENT, be64, be64: xxh64 of the name, seeds 0 and 1 -> le64 epoch, the name
+ *
+ * Two names of one key would replace each other, and one of the two clients begin anew.
+ */
+#include <errno.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "pool/client.h"
+#include "pool/env.h"
+#include "pool/row.h"
+
+#define CLIENT_COST (TXN_CHANGE_OVERHEAD + ROW_KEY_MAX) /* of a row that goes, in a record */
+
+static struct bytes client_key(uint8_t key[ROW_KEY_MAX], const void *name, size_t length)
+{
+	struct writer w = writer_on(key, ROW_KEY_MAX);
+
+	put_u8(&w, KEY_CLIENT);
+	put_be64(&w, XXH64(name, length, 0));
+	put_be64(&w, XXH64(name, length, 1));
+	return (struct bytes){key, ROW_KEY_MAX};
+}
+
+void client_row_encode(const struct client_row *row, struct writer *w)
+{
+	put_u64(w, row->epoch);
+	put_bytes(w, row->name, row->length);
+}
+
+int client_row_decode(struct client_row *row, struct reader *r)
+{
+	row->epoch = get_u64(r);
+	row->length = r->bad ? 0 : (size_t)(r->end - r->at);
+	if (!row->epoch || !row->length || row->length > POOL_CLIENT_MAX)
+		return -EBADMSG;
+	memcpy(row->name, get_bytes(r, row->length), row->length);
+	return 0;
+}
+
+static int put_row(struct pool *pool, const struct client_row *row, uint64_t *lsn)
+{
+	uint8_t key[ROW_KEY_MAX], value[CLIENT_ROW_MAX];
+	struct writer w = writer_on(value, sizeof(value));
+	struct txn *txn;
+	int rc = txn_begin(pool, NULL, &txn);
+
+	if (rc)
+		return rc;
+	client_row_encode(row, &w);
+	rc = txn_put(txn, pool->env, client_key(key, row->name, row->length),
+		(struct bytes){value, (size_t)(w.at - value)});
+	if (!rc)
+		return txn_commit(txn, lsn);
+	txn_abort(txn);
+	return rc;
+}
+
+int client_put(struct pool *pool, const void *name, size_t length, uint64_t *lsn)
+{
+	struct client_row row = {.epoch = pool_epoch(pool), .length = length};
+	int rc;
+
+	if (!length || length > POOL_CLIENT_MAX)
+		return -EINVAL;
+	memcpy(row.name, name, length);
+	rc = put_row(pool, &row, lsn);
+	if (rc != -ENOSPC)
+		return rc;
+	/* Who is to make room in a full pool has to come first. */
+	txn_urgent_begin();
+	rc = put_row(pool, &row, lsn);
+	txn_urgent_end();
+	return rc;
+}
+
+static int delete_row(struct txn *txn, const void *name, size_t length)
+{
+	uint8_t key[ROW_KEY_MAX];
+
+	return txn_delete(txn, txn_pool(txn)->env, client_key(key, name, length));
+}
+
+int client_delete(struct pool *pool, const void *name, size_t length, uint64_t *lsn)
+{
+	struct txn *txn;
+	int rc = txn_begin(pool, NULL, &txn);
+
+	if (rc)
+		return rc;
+	rc = delete_row(txn, name, length);
+	if (!rc)
+		return txn_commit(txn, lsn);
+	txn_abort(txn);
+	return rc;
+}
+
+int client_next(struct txn *txn, struct client_row *row)
+{
+	uint8_t key[ROW_KEY_MAX + 1] = {KEY_CLIENT};
+	struct bytes at = {key, 1}, found, value;
+	struct reader r;
+	int rc;
+
+	if (row->length) {
+		client_key(key, row->name, row->length);
+		at.length = sizeof(key); /* the least that is greater */
+	}
+	rc = txn_seek(txn, txn_pool(txn)->env, at, &found, &value);
+	if (rc)
+		return rc;
+	if (*(const uint8_t *)found.data != KEY_CLIENT)
+		return -ENOENT;
+	r = reader_on(value.data, value.length);
+	return client_row_decode(row, &r);
+}
+
+/* Rows of earlier epochs behind *at, as many as one record takes. -ENOENT: there are no more. */
+static int forget_some(struct txn *txn, struct client_row *at)
+{
+	uint64_t epoch = pool_epoch(txn_pool(txn));
+	int rc = 0;
+
+	while (!rc && txn_room(txn) >= CLIENT_COST) {
+		rc = client_next(txn, at);
+		if (!rc && at->epoch != epoch)
+			rc = delete_row(txn, at->name, at->length);
+	}
+	return rc;
+}
+
+int clients_forget_earlier(struct pool *pool)
+{
+	struct client_row at = {0};
+	uint64_t lsn = 0;
+	struct txn *txn;
+	bool all = false;
+	int rc = 0;
+
+	while (!rc && !all) {
+		rc = txn_begin(pool, NULL, &txn);
+		if (rc)
+			break;
+		rc = forget_some(txn, &at);
+		all = rc == -ENOENT;
+		if (rc && !all)
+			txn_abort(txn);
+		else
+			rc = txn_commit(txn, &lsn);
+	}
+	return rc ? rc : pool_sync(pool, pool_lsn(pool));
+}

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""Who may reclaim what it had after a restart (RFC 8881, section 8.4.3): the pool knows, and nothing else."""
+
+import os
+import shutil
+
+import pytest
+
+from harness.host import wait_until
+from harness.protocol import (
+    BY_HANDLE, DENIED, NO_GRACE, RECLAIM, RECLAIM_BAD, Client, creating, lock, open_as, reclaim_complete)
+from harness.server import LEASE
+from harness.wire import GETFH, GRACE, OK, PUTROOTFH, Connection, lookup, putfh, u32
+
+pytestmark = pytest.mark.millrace
+
+
+@pytest.fixture(scope='module')
+def root(site):
+    site.pool.create_share('states', mode=0o777)
+    maker = Client(site).ready()
+    handle = maker.do(PUTROOTFH, *map(lookup, (site.pool.name, 'states')), GETFH)
+    maker.close()
+    return handle
+
+
+def make(client, root, name):
+    """A new open file: its stateid and its handle."""
+    stateid = client.do(putfh(root), open_as(client.clientid, b'owner', **creating(name)))
+    return stateid, client.do(putfh(root), lookup(name), GETFH)
+
+
+def create(client, root, name):
+    return client.tell(putfh(root), open_as(client.clientid, b'new owner', **creating(name)))
+
+
+def come_back(client, source=None):
+    """After a restart, from the address SOURCE, as far as that the client may reclaim."""
+    client.connection.close()
+    client.connection = Connection(client.site.server, source=source)
+    client.introduce()
+
+
+def claim(client, file):
+    return putfh(file), open_as(client.clientid, b'owner', u32(RECLAIM, 0))
+
+
+def crash(site):
+    site.server.kill9()
+    site.server.start()
+
+
+def test_the_devices_are_enough(newcomer, site, root):
+    one = newcomer().ready()
+    mine, file = make(one, root, 'kept')
+    one.do(putfh(file), lock(mine, 0, 10, b'locker'))
+    site.server.kill9()
+    for place in (site.pool.state_dir, site.pool.run_dir):
+        shutil.rmtree(place)
+        os.mkdir(place)
+    site.pool.verb('pool', 'import', site.pool.name, '--device-dir', site.pool.device_dir)
+    site.server.start()
+    come_back(one)
+    assert create(one, root, 'early') == GRACE
+    back = one.do(*claim(one, file))
+    assert one.tell(putfh(file), lock(back, 0, 10, b'locker', reclaim=True)) == OK
+    one.do(reclaim_complete())
+    assert create(one, root, 'late') == OK
+
+
+def test_from_another_address(newcomer, site, root):
+    one = newcomer().ready()
+    _, file = make(one, root, 'moved')
+    crash(site)
+    come_back(one, '127.0.0.77')
+    assert one.tell(*claim(one, file)) == OK
+    one.do(reclaim_complete())
+
+
+def test_who_was_answered_is_recorded(newcomer, site, root):
+    """Each is waited for, also who has nothing yet."""
+    known = [newcomer().ready() for _ in range(8)]
+    crash(site)
+    for client in known:
+        come_back(client)
+        assert create(client, root, 'early') == GRACE
+        client.do(reclaim_complete())
+    assert create(known[0], root, 'when all are there') == OK
+
+
+def test_who_has_left_is_not_waited_for(newcomer, site, root):
+    leaver = Client(site).ready()
+    make(leaver, root, 'left')
+    leaver.close()
+    crash(site)
+    assert create(newcomer().ready(), root, 'at once') == OK
+
+
+def test_who_stayed_away_has_lost_it(newcomer, site, root):
+    """The grace period has ended without it: others may have what it had, also after the next crash."""
+    away, there = newcomer().ready(), newcomer().ready()
+    _, lost = make(away, root, 'lost')
+    _, file = make(there, root, 'had')
+    crash(site)
+    come_back(there)
+    there.do(*claim(there, file))
+    there.do(reclaim_complete())
+    wait_until(lambda: create(there, root, 'after grace') == OK, 3 * LEASE, 'grace ends', interval=1)
+    crash(site)
+    for client in (away, there):
+        come_back(client)
+    assert away.tell(*claim(away, lost)) in (NO_GRACE, RECLAIM_BAD)
+    assert there.tell(*claim(there, file)) == OK
+    for client in (away, there):
+        client.do(reclaim_complete())
+
+
+def test_what_was_given_to_another_is_his(newcomer, site, root):
+    """The first one's lease has ended, and his record with it, before the lock was the second one's."""
+    silent, other = newcomer().ready(), newcomer().ready()
+    mine, file = make(silent, root, 'contended')
+    silent.do(putfh(file), lock(mine, 0, 10, b'locker'))
+    his = other.do(putfh(file), open_as(other.clientid, b'owner', u32(BY_HANDLE)))
+
+    def is_given():
+        status = other.tell(putfh(file), lock(his, 0, 10, b'locker'))
+        assert status in (OK, DENIED)
+        return status == OK
+
+    wait_until(is_given, 4 * LEASE, 'the lock is free', interval=1)
+    crash(site)
+    for client in (silent, other):
+        come_back(client)
+    assert silent.tell(*claim(silent, file)) in (NO_GRACE, RECLAIM_BAD)
+    back = other.do(*claim(other, file))
+    assert other.tell(putfh(file), lock(back, 0, 10, b'locker', reclaim=True)) == OK
+    for client in (silent, other):
+        client.do(reclaim_complete())
