@@ -122,7 +122,9 @@ void help_print(FILE *to, const struct verb *verb, const char *noun)
 		print_row(to, left, v->help);
 	}
 	print_common(to);
-	fprintf(to, "\n`millrace NOUN VERB --help` tells more about one of them.\n"
-		    "Exit: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 refused or busy, 5 "
-		    "degraded (status),\n      6 not permitted, 7 time-out.\n");
+	fprintf(to,
+		"\n`millrace NOUN VERB --help` tells more about one of them, `millrace --version` "
+		"which one this is.\n"
+		"Exit: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 refused or busy, 5 "
+		"degraded (status),\n      6 not permitted, 7 time-out.\n");
 }

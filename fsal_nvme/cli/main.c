@@ -144,6 +144,11 @@ int main(int argc, char **argv)
 	signal(SIGPIPE, SIG_IGN);
 	if (argc > 1 && !strcmp(argv[1], "--complete"))
 		return run_completion(&command, argc - 2, argv + 2);
+	if (argc == 2 && !strcmp(argv[1], "--version")) {
+		printf("millrace %s\n", MILLRACE_VERSION);
+		clean_up(&command);
+		return check_written(0);
+	}
 	rc = command_parse(&command, argc, argv, &help, &noun);
 	if (!rc && help) {
 		signal(SIGPIPE, SIG_DFL);

@@ -2,12 +2,13 @@
 """What is refused: bad arguments and bad devices, each with its exit code, and nothing changed."""
 
 import os
+import re
 import signal
 import subprocess
 
 import pytest
 
-from conftest import NOT_FOUND, OK, REFUSED, USAGE, contents, verbs
+from conftest import NOT_FOUND, OK, REFUSED, ROOT, USAGE, contents, verbs
 
 
 @pytest.mark.parametrize('args', [
@@ -23,6 +24,14 @@ from conftest import NOT_FOUND, OK, REFUSED, USAGE, contents, verbs
 def test_usage(site, args):
     error = site.fails(USAGE, *args)
     assert error['code'] == 'usage' and error['errno'] == 'EINVAL'
+
+
+def test_version(site):
+    with open(os.path.join(ROOT, 'CMakeLists.txt')) as file:
+        project = re.search(r'^project\(millrace VERSION (\S+)', file.read(), re.M)[1]
+    done = subprocess.run([site.program, '--version'], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (OK, f'millrace {project}\n')
+    site.fails(USAGE, 'status', '--version')
 
 
 def test_bytes_that_are_no_utf8(site):
