@@ -165,6 +165,9 @@ int command_pool_status(struct command *command);
 int command_pool_iostat(struct command *command);
 int command_serve(struct command *command);
 int command_status(struct command *command);
+/* node.c */
+int command_node_status(struct command *command);
+int command_node_update(struct command *command);
 
 /* --- serve: the parts -------------------------------------------------------------------- */
 

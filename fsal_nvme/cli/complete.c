@@ -173,6 +173,7 @@ static const struct {
 	{"PROPERTY=VALUE", assignments},
 	{"DEVICE[@DOMAIN]", files},
 	{"DIR", directories},
+	{"FILE", files},
 	{"USER", users},
 	{"GROUP", groups},
 };

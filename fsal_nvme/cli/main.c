@@ -24,6 +24,8 @@ static const struct {
 	{"share", "list", command_run_on_pools},
 	{"serve", NULL, command_serve},
 	{"status", NULL, command_status},
+	{"node", "status", command_node_status},
+	{"node", "update", command_node_update},
 };
 
 bool command_json(const struct command *command)

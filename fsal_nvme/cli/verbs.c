@@ -88,6 +88,10 @@ static const struct parameter serve[] = {POOL,
 	{"stop", VALUE_FLAG, 0, 0, 0, NULL, "stop the server of this pool"},
 	{"wait", VALUE_NUMBER, 0, 1, 86400, "SECONDS", "how long starting may take (600)"}, END};
 static const struct parameter nothing[] = {END};
+static const struct parameter node_update_args[] = {
+	{"file", VALUE_PATH, NEEDED_PLACE, 0, 0, "FILE", "the update"},
+	FORCE("also the version that runs, or an older one"),
+	{"later", VALUE_FLAG, 0, 0, 0, NULL, "do not boot now: the next boot tries it"}, END};
 
 const struct verb verb_table[] = {
 	{"pool", "create", "make a pool of devices", 0, pool_create_args, NULL},
@@ -127,6 +131,10 @@ const struct verb verb_table[] = {
 		share_destroy_args, verb_volume_destroy},
 	{"serve", NULL, "serve a pool as NFSv4.1", 0, serve, verb_control_stop},
 	{"status", NULL, "all pools: health, and what to do next", 0, nothing, NULL},
+	{"node", "status", "which version the appliance runs, and how its update went", 0, nothing,
+		NULL},
+	{"node", "update", "write another version of the appliance, and try it", 0,
+		node_update_args, NULL},
 	{NULL, NULL, NULL, 0, NULL, NULL},
 };
 

@@ -182,6 +182,15 @@ static const struct field verify[] = {
 	END,
 };
 
+static const struct field node[] = {
+	{"version", "version", FIELD_TEXT},
+	{"slot", "slot", FIELD_TEXT},
+	{"update_version", "last update", FIELD_TEXT},
+	{"update_state", "is", FIELD_TEXT},
+	{"update_reason", "since", FIELD_TEXT},
+	END,
+};
+
 #define NO_POOLS "No pools are known here: `millrace pool import` looks for some."
 
 const struct view view_table[] = {
@@ -204,5 +213,6 @@ const struct view view_table[] = {
 	{"share", "get", "properties", NULL, "No properties.", properties, false},
 	{"status", NULL, "pools", NULL, NO_POOLS, pools, false},
 	{"status", NULL, "advice", "", NULL, all_advice, true},
+	{"node", "status", "node", NULL, NULL, node, false},
 	{NULL, NULL, NULL, NULL, NULL, NULL, false},
 };
