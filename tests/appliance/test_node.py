@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""The programs of the appliance, on a directory instead of /: which update files are refused, and
+which configurations; what follows from one."""
+
+import hashlib
+import io
+import os
+import subprocess
+import tarfile
+
+import pytest
+
+from conftest import PROGRAMS
+
+
+@pytest.fixture
+def place(tmp_path):
+    for name in ('proc', 'run', 'etc', 'root', 'state/config'):
+        os.makedirs(tmp_path / name)
+    (tmp_path / 'etc/machine-id').write_text('0123456789abcdef0123456789abcdef\n')
+    return tmp_path
+
+
+def program(place, name, *args):
+    return subprocess.run([os.path.join(PROGRAMS, name), *map(os.fspath, args)], capture_output=True, text=True,
+                          env={**os.environ, 'MILLRACE_ROOT': os.fspath(place)}, check=False)
+
+
+# --- update files -----------------------------------------------------------------------------------
+
+PAYLOAD = bytes(range(256)) * 400
+
+
+def update_file(path, payload=PAYLOAD, sum_after=True, **changes):
+    """One of PAYLOAD, whose manifest states CHANGES, and its own sum before or after them."""
+    lines = {'product': 'millrace', 'format': '1', 'architecture': os.uname().machine, 'version': '9',
+             'root_size': '1048576', 'root_sha256': '0' * 64, 'payload_size': str(len(PAYLOAD)),
+             'payload_sha256': hashlib.sha256(PAYLOAD).hexdigest()}
+
+    def text():
+        return ''.join(f'{name}={value}\n' for name, value in lines.items())
+
+    before = text()
+    lines.update(changes)
+    total = hashlib.sha256((text() if sum_after else before).encode()).hexdigest()
+    manifest = f'{text()}manifest_sha256={total}\n'
+    with tarfile.open(path, 'w', format=tarfile.USTAR_FORMAT) as tar:
+        for name, content in (('manifest', manifest.encode()), ('root.zst', payload)):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return path
+
+
+def test_a_whole_file_is_taken(place):
+    done = program(place, 'node', 'check', update_file(place / 'u'))
+    assert (done.returncode, done.stderr) == (0, ''), done
+    assert 'error' not in done.stdout
+
+
+@pytest.mark.parametrize('changes,message', [
+    ({'payload': PAYLOAD[:-1]}, 'cut short'),
+    ({'payload': b'x' + PAYLOAD[1:]}, 'damaged: the root file system'),
+    ({'version': '10', 'sum_after': False}, 'damaged: the manifest'),
+    ({'product': 'other'}, 'not an update file of Millrace'),
+    ({'format': '2'}, 'format 2 of update files'),
+    ({'architecture': 'riscv64'}, 'it is for riscv64, and this machine is')])
+def test_a_bad_file_is_refused(place, changes, message):
+    done = program(place, 'node', 'check', update_file(place / 'u', **changes))
+    assert done.returncode == 4 and message in done.stdout.splitlines()[-1]
+    assert done.stdout.splitlines()[-1].startswith('error ')
+
+
+@pytest.mark.parametrize('size', [0, 100, 700, 1536, 20000, 60000])
+def test_a_file_cut_anywhere_is_refused(place, size):
+    path = update_file(place / 'u')
+    with open(path, 'r+b') as file:
+        file.truncate(size)
+    done = program(place, 'node', 'check', path)
+    assert done.returncode == 4 and done.stdout.splitlines()[-1].startswith('error ')
+
+
+def test_no_file(place):
+    assert program(place, 'node', 'check', place / 'none').returncode == 3
+
+
+def test_the_one_that_was_built_is_whole(place, update):
+    assert program(place, 'node', 'check', update).returncode == 0
+
+
+def test_elsewhere_nothing_is_updated(place):
+    (place / 'proc/cmdline').write_text('root=/dev/sda1 quiet\n')
+    done = program(place, 'node', 'update', update_file(place / 'u'), 'newer', 'later')
+    assert done.returncode == 1 and 'not booted from the image' in done.stdout
+
+
+# --- configurations ---------------------------------------------------------------------------------
+
+KEY = 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ8 admin@example'
+GOOD = f'''# A node.
+hostname=store1
+interface=enp1s0
+address=192.0.2.10/24
+gateway=192.0.2.1
+dns=192.0.2.1 192.0.2.2
+interface=52:54:00:12:34:56
+address=2001:db8::5/64
+mtu=9000
+ntp=192.0.2.3
+ssh_key={KEY}
+rdma=siw
+'''
+
+
+def use(place, text):
+    (place / 'given').write_text(text)
+    return program(place, 'setup', 'use', place / 'given')
+
+
+def test_what_follows_from_a_configuration(place):
+    assert use(place, GOOD.replace('\n', '\r\n')).returncode == 0
+    assert (place / 'etc/hostname').read_text() == 'store1\n'
+    network = place / 'etc/systemd/network'
+    first, second = (network / f'10-millrace-{i}.network' for i in (1, 2))
+    assert {path.name for path in network.iterdir()} == {first.name, second.name}
+    assert 'Name=enp1s0' in first.read_text() and 'Address=192.0.2.10/24' in first.read_text()
+    assert 'Gateway=192.0.2.1' in first.read_text()
+    assert 'MACAddress=52:54:00:12:34:56' in second.read_text() and 'MTUBytes=9000' in second.read_text()
+    assert (place / 'etc/chrony/sources.d/millrace.sources').read_text() == 'server 192.0.2.3 iburst\n'
+    assert (place / 'root/.ssh/authorized_keys').read_text() == KEY + '\n'
+    assert '20049' in (place / 'etc/nftables.d/rdma.nft').read_text()
+    assert (place / 'etc/millrace/rdma').read_text() == 'siw\n'
+    assert os.stat(place / 'state/config/millrace.conf').st_mode & 0o777 == 0o600
+
+
+def test_what_is_taken_out_goes_away(place):
+    assert use(place, GOOD).returncode == 0
+    assert use(place, 'address=dhcp\n').returncode == 0
+    assert (place / 'etc/hostname').read_text() == 'millrace-01234567\n'
+    assert [path.name for path in (place / 'etc/systemd/network').iterdir()] == ['20-millrace.network']
+    assert (place / 'root/.ssh/authorized_keys').read_text() == ''
+    assert not (place / 'etc/nftables.d/rdma.nft').exists()
+
+
+@pytest.mark.parametrize('line', [
+    'hostname=a b', 'hostname=-a', 'hostname=', 'address=192.0.2.1', 'address=192.0.2.1/24; reboot', 'gateway=x',
+    'mtu=big', 'dns=$(reboot)', 'ntp=a b', 'ssh_key=hello', 'ssh_key=', 'password_hash=secret', 'rdma=yes', 'interface=a/b',
+    'colour=blue', 'hostname'])
+def test_one_wrong_line_refuses_all_of_it(place, line):
+    assert use(place, GOOD).returncode == 0
+    done = use(place, f'hostname=other\n{line}\n')
+    assert done.returncode == 1 and f'{line.split("=")[0]}=' in done.stderr
+    assert (place / 'etc/hostname').read_text() == 'store1\n'
+    assert (place / 'state/config/millrace.conf').read_text() == GOOD
