@@ -28,8 +28,8 @@ def test_it_has_what_it_needs_and_nothing_that_looks_for_drives(root):
     assert found >= {'millrace', 'chrony', 'nftables', 'rdma-core', 'nvme-cli', 'openssh-server', 'udev'}
     assert not found & ABSENT
     kernel = root.names('/usr/lib/modules').pop()
-    drivers = root.names(f'/usr/lib/modules/{kernel}/kernel/drivers/infiniband/sw')
-    assert drivers >= {'rxe', 'siw'}
+    for module in ('drivers/infiniband/sw/rxe/rdma_rxe', 'drivers/nvme/host/nvme', 'drivers/watchdog/softdog'):
+        assert root.exists(f'/usr/lib/modules/{kernel}/kernel/{module}.ko.xz'), module
 
 
 def test_it_has_no_identity(root, state):
@@ -44,7 +44,7 @@ def test_it_has_no_identity(root, state):
 def test_nobody_can_log_in_by_a_password(root):
     hashes = {line.split(':')[0]: line.split(':')[1] for line in root.read('/etc/shadow').splitlines()}
     assert hashes['root'] == '*' and set(hashes.values()) <= {'*', '!', '!*'}
-    assert not root.names('/root') & {'.ssh'}
+    assert not root.exists('/root/.ssh/authorized_keys')
 
 
 def test_it_does_not_tell_where_it_was_built(root):
@@ -72,9 +72,8 @@ def digest(path):
     return subprocess.run(['sha256sum', path], check=True, capture_output=True, text=True).stdout.split()[0]
 
 
-def test_built_again_it_has_the_same_bytes(request, version, tmp_path):
-    if not request.config.getoption('--all'):
-        pytest.skip('with --all')
+@pytest.mark.long
+def test_built_again_it_has_the_same_bytes(version, tmp_path):
     subprocess.run([os.path.join(ROOT, 'appliance/build'), tmp_path], check=True)
     with open(tmp_path / 'version') as file:
         assert file.read().strip() == version

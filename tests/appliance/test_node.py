@@ -108,7 +108,7 @@ address=2001:db8::5/64
 mtu=9000
 ntp=192.0.2.3
 ssh_key={KEY}
-rdma=siw
+rdma=rxe
 '''
 
 
@@ -129,7 +129,7 @@ def test_what_follows_from_a_configuration(place):
     assert (place / 'etc/chrony/sources.d/millrace.sources').read_text() == 'server 192.0.2.3 iburst\n'
     assert (place / 'root/.ssh/authorized_keys').read_text() == KEY + '\n'
     assert '20049' in (place / 'etc/nftables.d/rdma.nft').read_text()
-    assert (place / 'etc/millrace/rdma').read_text() == 'siw\n'
+    assert (place / 'etc/millrace/rdma').read_text() == 'rxe\n'
     assert os.stat(place / 'state/config/millrace.conf').st_mode & 0o777 == 0o600
 
 
@@ -144,7 +144,7 @@ def test_what_is_taken_out_goes_away(place):
 
 @pytest.mark.parametrize('line', [
     'hostname=a b', 'hostname=-a', 'hostname=', 'address=192.0.2.1', 'address=192.0.2.1/24; reboot', 'gateway=x',
-    'mtu=big', 'dns=$(reboot)', 'ntp=a b', 'ssh_key=hello', 'ssh_key=', 'password_hash=secret', 'rdma=yes', 'interface=a/b',
+    'mtu=big', 'dns=$(reboot)', 'ntp=a b', 'ssh_key=hello', 'ssh_key=', 'password_hash=secret', 'rdma=yes', 'rdma=siw', 'interface=a/b',
     'colour=blue', 'hostname'])
 def test_one_wrong_line_refuses_all_of_it(place, line):
     assert use(place, GOOD).returncode == 0
