@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""The image, and nodes of it; what their consoles said is shown when a test fails."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import variant
+from appliance import Node
+
+sys.dont_write_bytecode = True
+
+IMAGES = os.environ.get('MILLRACE_IMAGE', os.path.join(variant.ROOT, 'build', 'appliance'))
+SHOWN = 6000  # characters of a console
+
+
+def pytest_addoption(parser):
+    parser.addoption('--all', action='store_true', help='what takes long, too')
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption('--all'):
+        long = [item for item in items if item.get_closest_marker('long')]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
+
+
+@pytest.fixture(scope='session')
+def version():
+    with open(os.path.join(IMAGES, 'version')) as file:
+        return file.read().strip()
+
+
+@pytest.fixture(scope='session')
+def image(version):
+    return os.path.join(IMAGES, f'millrace-{version}.raw')
+
+
+@pytest.fixture(scope='session')
+def key(tmp_path_factory):
+    path = tmp_path_factory.mktemp('key') / 'key'
+    subprocess.run(['ssh-keygen', '-q', '-t', 'ed25519', '-N', '', '-f', path], check=True)
+    return os.fspath(path)
+
+
+@pytest.fixture(scope='session')
+def public_key(key):
+    with open(key + '.pub') as file:
+        return file.read().strip()
+
+
+@pytest.fixture(scope='session')
+def updates(version, tmp_path_factory):
+    """Makes an update file: updates(NAME, CHANGES) -> (path, version). Later ones are newer."""
+    directory = tmp_path_factory.mktemp('updates')
+    made = {}
+
+    def make(name, changes):
+        if name not in made:
+            root, path = directory / 'root', os.fspath(directory / name)
+            variant.root_of(os.path.join(IMAGES, f'millrace-{version}.update'), root)
+            newer = f'{version}+{len(made) + 1}'
+            variant.make(root, newer, changes, path)
+            made[name] = path, newer
+        return made[name]
+
+    return make
+
+
+nodes = []
+
+
+@pytest.fixture(scope='module')
+def node_of(image, key, tmp_path_factory):
+    """Makes a node; all end with the module."""
+    directory = tmp_path_factory.mktemp('nodes')
+    made = []
+
+    def make(name, **options):
+        made.append(Node(directory, name, image, key=key, **options))
+        nodes.append(made[-1])
+        return made[-1]
+
+    yield make
+    for node in made:
+        node.kill()
+        nodes.remove(node)
+        os.unlink(node.disk)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = (yield).get_result()
+    if report.failed:
+        for node in nodes:
+            if node.console:
+                report.sections.append((f'console of {node.name}', node.console.text[-SHOWN:]))
