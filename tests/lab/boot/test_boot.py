@@ -2,68 +2,19 @@
 """The image boots through firmware and GRUB, by BIOS and by UEFI; nothing of a node is in the image;
 a drive labelled MILLRACE is obeyed, or the console asks; drives with foreign data stay as they are."""
 
-import hashlib
 import json
-import os
 import re
-import subprocess
 
 import pytest
 
-from appliance import wait_until
+from appliance import digest, wait_until
 
 IDENTITIES = ('cat /etc/machine-id', 'cat /etc/nvme/hostid', 'cat /etc/nvme/hostnqn',
               'cat /etc/ssh/ssh_host_ed25519_key.pub')
-MIB = 1 << 20
 
 
 def identities(node):
     return [node.run(command).strip() for command in IDENTITIES]
-
-
-def digest(path):
-    with open(path, 'rb') as file:
-        return hashlib.file_digest(file, 'sha256').hexdigest()
-
-
-def foreign_drives(directory):
-    """Drives as other systems leave them: a file system that was not unmounted, and the heads of an
-    LVM physical volume, a member of an MD array and a swap area."""
-    paths = [os.path.join(directory, f'foreign{i}') for i in range(4)]
-    for path in paths:
-        with open(path, 'wb') as file:
-            file.truncate(16 * MIB)
-    subprocess.run(['mke2fs', '-q', '-t', 'ext4', '-L', 'data', paths[0]], check=True)
-    subprocess.run(['debugfs', '-w', '-R', 'feature needs_recovery', paths[0]], check=True, capture_output=True)
-    for path, offset, head in ((paths[1], 512, b'LABELONE' + (1).to_bytes(8, 'little') + bytes(8) + b'LVM2 001'),
-                               (paths[2], 4096, bytes.fromhex('fc4e2ba9') + (1).to_bytes(4, 'little')),
-                               (paths[3], 4086, b'SWAPSPACE2')):
-        with open(path, 'r+b') as file:
-            file.seek(offset)
-            file.write(head)
-    return paths
-
-
-@pytest.fixture(scope='module')
-def foreign(tmp_path_factory):
-    paths = foreign_drives(tmp_path_factory.mktemp('foreign'))
-    return {path: digest(path) for path in paths}
-
-
-@pytest.fixture(scope='module')
-def alpha(node_of, public_key, foreign):
-    """By UEFI, with a configuration, three NVMe drives, and drives of others."""
-    node = node_of('alpha', firmware='uefi', drives=3, disks=list(foreign), address='10.0.2.77', configuration=f'''
-# Of this node.
-hostname=alpha
-address=10.0.2.77/24
-gateway=10.0.2.2
-ntp=10.0.2.2
-ssh_key={public_key}
-rdma=rxe
-''')
-    node.wait_for_ssh()
-    return node
 
 
 @pytest.fixture(scope='module')
@@ -116,11 +67,7 @@ def test_drives_with_foreign_data_are_not_touched(alpha, foreign):
 
 
 def test_a_pool_is_made_and_served(alpha):
-    drives = ' '.join(f'/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_alpha{i}' for i in range(3))
-    alpha.json(f'millrace pool create tank --data 2 --parity 1 {drives}')
-    alpha.json('millrace share create tank/models')
-    alpha.json('millrace share set tank/models nfs.clients=*:rw')
-    alpha.json('millrace serve tank --enable')
+    alpha.serve_pool()
     assert alpha.json('millrace pool status tank')['pool']['state'] == 'served'
     assert ':2049 ' in alpha.run('ss -ltn')
 

@@ -14,15 +14,10 @@ KEPT = ('cat /etc/machine-id', 'cat /etc/nvme/hostid', 'cat /etc/ssh/ssh_host_ed
 
 
 @pytest.fixture(scope='module')
-def node(node_of, public_key):
+def node(alpha):
     """One that serves a pool."""
-    found = node_of('delta', firmware='uefi', drives=2, configuration=f'hostname=delta\nssh_key={public_key}\n')
-    found.wait_for_ssh()
-    drives = ' '.join(f'/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_delta{i}' for i in range(2))
-    found.json(f'millrace pool create tank --data 1 --parity 1 {drives}')
-    found.json('millrace share create tank/models')
-    found.json('millrace serve tank --enable')
-    return found
+    alpha.serve_pool()
+    return alpha
 
 
 def kept(node):
