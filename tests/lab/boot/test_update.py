@@ -77,7 +77,7 @@ def test_a_bad_version_goes_back(node, updates, name, changes):
     at = len(node.console.text)
     boot_now(node, boot)
     other = 'a' if now['slot'] == 'b' else 'b'
-    node.console.expect(f'Millrace: slot {other} millrace.trial', after=at)
+    node.console.expect(f'slot {other} +millrace.trial|millrace.slot={other} millrace.trial', after=at)
     wait_until(lambda: status(node)['slot'] == now['slot'], 1800, 'it is back', 10)
     settled(node, 'back')
     found = status(node)
