@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
 """Runs commands on the client for the harness: one TCP connection per command.
 
-The agent dials the harness once, with the port that it listens on; that is how the harness
-knows that the client is up. A connection then carries frames, each a type (1 byte), a length
+The agent dials the harness once, with the port that it listens on (its second argument, else
+any); that is how the harness knows that the client is up. A connection then carries frames, each a type (1 byte), a length
 (4 bytes, big-endian) and that many bytes:
 
     harness -> agent   R  the request: JSON {argv, cwd, env, user, group}; the first frame
@@ -128,7 +128,8 @@ class Command:
 
 def main():
     host, port = sys.argv[1].rsplit(':', 1)
-    listener = socket.create_server(('', 0), backlog=64)
+    own = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    listener = socket.create_server(('', own), backlog=64)
     with socket.create_connection((host, int(port))) as harness:
         harness.sendall(b'%d\n' % listener.getsockname()[1])
     while True:

@@ -15,20 +15,16 @@ The client sees the host's files (/usr/bin/python3 works) but has /tmp, /run and
 under User Mode Linux all else is read-only.
 """
 
-import inspect
-import json
 import os
-import re
 import select
 import shutil
 import socket
 import subprocess
 import tempfile
-import textwrap
 
-from harness.host import PYTHON, Daemon, Timeout, command, logs, tail, wait_until
+from harness.commands import Commands
+from harness.host import Daemon, Timeout, command, logs, tail, wait_until
 from harness.link import Link
-from harness.remote import CommandFailed, Remote
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CLIENT = os.path.join(os.path.dirname(HERE), 'client')
@@ -37,11 +33,6 @@ UML = '/usr/bin/linux.uml'
 UML_MODULES = '/usr/lib/uml/modules'
 UML_XSTATE = os.path.join(ROOT, 'build/lib/uml_xstate.so')
 BOOT_TIMEOUT = 120
-MOUNT_TIMEOUT = 120
-
-# What a function that runs on the client may use without an import of its own.
-MODULES = ('errno', 'fcntl', 'hashlib', 'json', 'mmap', 'os', 'random', 'shutil', 'signal', 'stat',
-           'struct', 'subprocess', 'sys', 'threading', 'time')
 
 
 def make_client(**options):
@@ -65,7 +56,7 @@ def machine_has_nfs():
         return 'nfs4' in file.read().split()
 
 
-class Client:
+class Client(Commands):
     """What both kinds share; a subclass has boot(harness), kill() and the link's other end."""
 
     def __init__(self, workdir=None):
@@ -91,82 +82,6 @@ class Client:
 
     def __exit__(self, *_):
         self.close()
-
-    # Commands
-
-    def spawn(self, cmd, cwd=None, env=None, user=None, group=None):
-        """Start CMD (a list, or text for a shell) and return its Remote."""
-        argv = ['/bin/sh', '-c', cmd] if isinstance(cmd, str) else [os.fspath(a) for a in cmd]
-        what = cmd if isinstance(cmd, str) else ' '.join(argv)[:200]
-        group = user if group is None else group
-        remote = Remote(self._agent, what, {
-            'argv': argv, 'cwd': cwd, 'env': env, 'user': user, 'group': group})
-        self._spawned = [other for other in self._spawned if other.running()] + [remote]
-        return remote
-
-    def kill_commands(self):
-        """End every command that still runs, as those of a test that failed half-way."""
-        for remote in self._spawned:
-            remote.kill()
-        for remote in self._spawned:
-            remote.join(timeout=60)
-        self._spawned = []
-
-    def run(self, cmd, timeout=60, check=True, input=None, **options):
-        """Run CMD to its end; returns (rc, stdout, stderr), the outputs as bytes."""
-        remote = self.spawn(cmd, **options)
-        remote.write(input)
-        remote.close_input()
-        try:
-            return remote.wait(timeout, check)
-        except Timeout:
-            remote.kill()
-            raise
-
-    def spawn_call(self, function, *args, helpers=(), **options):
-        """Start a Python function on the client: its source goes there, so it may use only its
-        arguments (what JSON can carry), the modules in MODULES and the functions in HELPERS."""
-        source = '\n'.join(textwrap.dedent(inspect.getsource(f)) for f in (*helpers, function))
-        # an import of all of them takes half a second of a User Mode Linux
-        wanted = ['json', 'sys'] + [name for name in MODULES if re.search(rf'\b{name}\b', source)]
-        source = f'import {", ".join(wanted)}\n{source}'
-        source += ('print("\\n" + json.dumps('
-                   f'{function.__name__}(*json.loads(sys.argv[1]))))\n')
-        return self.spawn([PYTHON, '-u', '-c', source, json.dumps(args)], **options)
-
-    def call(self, function, *args, timeout=120, **options):
-        """Run a Python function on the client and return what it returned (see spawn_call).
-
-        An exception there is a CommandFailed here, with the traceback.
-        """
-        remote = self.spawn_call(function, *args, **options)
-        try:
-            result = remote.wait(timeout, check=False)
-        except Timeout:
-            remote.kill()
-            raise
-        if result.rc != 0:
-            raise CommandFailed(f'{function.__name__}{args}', result)
-        return json.loads(result.stdout.decode().rstrip('\n').rsplit('\n', 1)[-1])
-
-    # Mounts
-
-    def mount(self, export, path, options='vers=4.1,proto=tcp', port=2049, timeout=MOUNT_TIMEOUT):
-        """Mount the server's EXPORT at PATH, made here. The kernel's own mount, without the
-        helper of nfs-common: so the options name the server's address."""
-        if 'port=' not in options:
-            options += f',port={port}'
-        self.run(['mkdir', '-p', path])
-        self.run(['mount', '-i', '-t', 'nfs', '-o', f'{options},addr={self.server_address}',
-                  f'{self.server_address}:{export}', path], timeout=timeout)
-
-    def umount(self, path, force=False):
-        """Unmount PATH; FORCE when its server is gone for good."""
-        self.run(['umount', '-i', *(['-f', '-l'] if force else []), path], timeout=MOUNT_TIMEOUT)
-
-    def drop_caches(self):
-        """Forget everything cached: what is read next comes from the server."""
-        self.run('sync; echo 3 > /proc/sys/vm/drop_caches')
 
     # Life
 

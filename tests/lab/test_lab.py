@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""The lab itself: machines, their network, their drives."""
+
+from harness.host import wait_until
+
+
+def test_what_is_written_over_tcp_is_read_again(mount, client):
+    path = mount('tcp')
+    client.run(f'head -c 3000000 /dev/urandom >/tmp/x && cp /tmp/x {path}/x')
+    client.drop_caches()
+    client.run(f'cmp /tmp/x {path}/x')
+
+
+def test_a_drive_is_pulled_and_put_back(pair):
+    server = pair[0]
+    drive = server.drives[6]
+    server.run(f'printf written | dd of={drive.path} conv=fsync')
+    server.pull_drive(6)
+    assert server.run(f'test -b {drive.path}', check=False).rc != 0
+    server.put_drive(6)
+    wait_until(lambda: server.run(f'test -b {drive.path}', check=False).rc == 0, 120, 'the drive is back')
+    assert server.run(f'head -c 7 {drive.path}').stdout == b'written'
+
+
+def test_a_cable_is_pulled_and_put_back(pair):
+    server, client = pair
+    client.cut()
+    assert client.run(f'ping -c 1 -W 3 {server.address}', check=False).rc != 0
+    client.join()
+    wait_until(lambda: client.run(f'ping -c 1 -W 3 {server.address}', check=False).rc == 0, 120,
+               'the client reaches the server')
