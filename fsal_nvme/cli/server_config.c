@@ -122,8 +122,9 @@ static void print_core(FILE *file, const struct command *c, const struct server_
 
 	fprintf(file, "NFS_CORE_PARAM {\n\tServer_FSAL = NVME;\n\tPlugins_Dir = \"%s\";\n",
 		place->modules);
-	fprintf(file, "\tNFS_Protocols = 4;\n\tNFS_Port = %lld;\n",
+	fprintf(file, "\tNFS_Protocols = 4, nfsrdma;\n\tNFS_Port = %lld;\n",
 		port ? (long long)json_integer_value(port) : 2049LL);
+	fprintf(file, "\tNFS_RDMA_Port = 20049;\n\tNFS_RDMA_Protocol_Versions = 4.1, 4.2;\n");
 	if (listen)
 		fprintf(file, "\tBind_Addr = %s;\n", listen);
 	fprintf(file, "\tEnable_UDP = false;\n\tallow_set_io_flusher_fail = true;\n"

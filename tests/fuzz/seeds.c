@@ -727,6 +727,43 @@ static void seed_media(struct fuzz_world *world)
 	save("media", "refused", "\377\0\0\14\0\1\1", 7);
 }
 
+/* Words of an RPC-over-RDMA header, `count` of them, with `inline_length` bytes behind it. */
+static void save_header(
+	const char *name, unsigned inline_length, const uint32_t *words, unsigned count)
+{
+	uint8_t bytes[2 + 64 * sizeof(*words)] = {inline_length & 255, inline_length >> 8};
+
+	for (unsigned i = 0; i < count; i++)
+		for (unsigned j = 0; j < 4; j++)
+			bytes[2 + 4 * i + j] = words[i] >> (24 - 8 * j);
+	save("rdma_header", name, bytes, 2 + 4 * count);
+}
+
+#define HEADER(name, inline_length, ...)                                  \
+	save_header(name, inline_length, (const uint32_t[]){__VA_ARGS__}, \
+		sizeof((const uint32_t[]){__VA_ARGS__}) / sizeof(uint32_t))
+#define SEGMENT(length) 7, length, 1, 0x1000
+
+static void seed_rdma_header(void)
+{
+	HEADER("message", 40, 9, 1, 32, 0, 0, 0, 0);
+	HEADER("read", 200, 9, 1, 32, 0, 1, 100, SEGMENT(131072), 1, 100, SEGMENT(8677), 1, 140,
+		SEGMENT(30), 0, 0, 0);
+	HEADER("nomsg", 0, 9, 1, 32, 1, 1, 0, SEGMENT(6000), 1, 400, SEGMENT(5), 0, 0, 0);
+	HEADER("write", 80, 9, 1, 32, 0, 0, 1, 2, SEGMENT(65536), SEGMENT(65536), 1, 1, SEGMENT(9),
+		0, 0);
+	HEADER("reply", 80, 9, 1, 32, 0, 0, 0, 1, 2, SEGMENT(65536), SEGMENT(1000));
+	HEADER("version", 80, 9, 2, 32, 0, 0, 0, 0);
+	HEADER("many", 80, 9, 1, 32, 0, 0, 1, 0xffffffff, SEGMENT(1), 0, 0);
+	HEADER("bool", 80, 9, 1, 32, 0, 2, 0, 0);
+	HEADER("unaligned", 80, 9, 1, 32, 0, 1, 3, SEGMENT(9), 0, 0, 0);
+	HEADER("backwards", 80, 9, 1, 32, 0, 1, 40, SEGMENT(9), 1, 36, SEGMENT(9), 0, 0, 0);
+	HEADER("within", 80, 9, 1, 32, 0, 1, 40, SEGMENT(9), 1, 44, SEGMENT(9), 0, 0, 0);
+	HEADER("behind", 80, 9, 1, 32, 0, 1, 84, SEGMENT(9), 0, 0, 0);
+	HEADER("error", 0, 9, 1, 32, 4, 2);
+	HEADER("short", 0, 9, 1, 32, 0, 0);
+}
+
 int main(int argc, char **argv)
 {
 	struct fuzz_world *world;
@@ -747,6 +784,7 @@ int main(int argc, char **argv)
 	seed_handle();
 	seed_request();
 	seed_property();
+	seed_rdma_header();
 	seed_journal(world);
 	seed_media(world);
 	seed_namespace(world);

@@ -9,7 +9,7 @@ import pytest
 
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.join(HERE, '..', 'nfs')]
+sys.path[:0] = [HERE, os.path.join(HERE, 'rdma'), os.path.join(HERE, '..', 'nfs')]
 
 from harness import host  # noqa: E402
 from machine import Lab  # noqa: E402
@@ -59,7 +59,7 @@ def lab(request, tmp_path_factory):
 def pair(lab):
     """The server with its drives, one more than the pool has, and the client."""
     server = lab.machine('server', drives=7, product=True, modules=SERVER_MODULES, memory_mib=3072)
-    client = lab.machine('client', modules=CLIENT_MODULES)
+    client = lab.machine('client', product=True, modules=CLIENT_MODULES)
     for machine in (server, client):
         machine.run('rdma link add rxe0 type rxe netdev lab')
     return server, client

@@ -1,0 +1,496 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * One call. It arrives in a posted receive; its header is parsed; it takes the large buffers that
+ * it needs; what its read chunks name is fetched, all at once; then a worker runs it. The reply's
+ * data goes to the write chunk, the rest into one message or, where it is too long for that, to the
+ * reply chunk: one chain of RDMA WRITEs and a SEND. When that has completed and the request is
+ * gone, the receive is posted again.
+ *
+ * Failure: what cannot be understood is answered with ERR_VERS or ERR_CHUNK, and so is a call whose
+ * reply has no room. What the device refuses ends the connection: all that is posted then completes
+ * with an error, and each call gives back what it holds.
+ *
+ * Twice as many receives are posted as credits granted: a peer may send its next call as soon as it
+ * has the reply, before the receive of the call before is posted again.
+ */
+#include "config.h"
+#include <errno.h>
+#include <string.h>
+#include <rpc/rpc.h>
+#include <rpc/svc_auth.h>
+
+#include "rdma_service.h"
+#include "svc_internal.h"
+
+/* What of a call a completion is about: in the low bits of wr_id, the rest of which is the call.
+ * 0 is one of a chain whose last will tell. */
+enum { ABOUT_RECEIVE = 1, ABOUT_READ = 2, ABOUT_SEND = 3, ABOUT_MASK = 3 };
+
+#define CHAIN (RDMA_HEADER_SEGMENTS + 1)
+
+static struct xdr_ops call_ops; /* those of every stream, but for its end */
+static pthread_once_t call_ops_once = PTHREAD_ONCE_INIT;
+
+static struct rdma_call *call_of(XDR *xdrs)
+{
+	return opr_containerof(XIOQ(xdrs), struct rdma_call, recvq);
+}
+
+static uint64_t about(const struct rdma_call *call, int what)
+{
+	return (uintptr_t)call | (unsigned)what;
+}
+
+/* --- the end of a call ------------------------------------------------------------------------ */
+
+static void drop_views(struct rdma_call *call)
+{
+	struct poolq_entry *have;
+
+	while ((have = TAILQ_FIRST(&call->recvq.ioq_uv.uvqh.qh))) {
+		TAILQ_REMOVE(&call->recvq.ioq_uv.uvqh.qh, have, q);
+		mem_free(IOQ_(have), sizeof(struct xdr_ioq_uv));
+	}
+	call->recvq.ioq_uv.uvqh.qcount = 0;
+}
+
+static void drop(struct rdma_call *call)
+{
+	struct rdma_connection *connection = call->connection;
+
+	if (atomic_dec_int32_t(&call->references))
+		return;
+	drop_views(call);
+	rdma_memory_release(connection->device->memory, call);
+	if (rdma_call_post(call))
+		SVC_RELEASE(&connection->sm_dr.xprt, SVC_RELEASE_FLAG_NONE);
+}
+
+/* XDR_DESTROY: the request is done with its stream, which may be long after svc_request(). */
+static void request_done(XDR *xdrs)
+{
+	drop(call_of(xdrs));
+}
+
+static void set_call_ops(void)
+{
+	call_ops = xdr_ioq_ops;
+	call_ops.x_destroy = request_done;
+}
+
+/* --- posting ------------------------------------------------------------------------------------
+ */
+
+/* Posts the receive; the connection keeps a reference for it. An error: not, and never again. */
+int rdma_call_post(struct rdma_call *call)
+{
+	struct rdma_connection *connection = call->connection;
+	struct ibv_sge sge = {(uintptr_t)call->received, RDMA_INLINE, connection->mr->lkey};
+	struct ibv_recv_wr wr = {
+		.wr_id = about(call, ABOUT_RECEIVE), .sg_list = &sge, .num_sge = 1};
+	struct ibv_recv_wr *bad;
+	int rc = ENOTCONN;
+
+	pthread_mutex_lock(&connection->lock);
+	if (!connection->closing)
+		rc = ibv_post_recv(connection->id->qp, &wr, &bad);
+	pthread_mutex_unlock(&connection->lock);
+	return rc;
+}
+
+/* Work requests that are posted together; the last tells of all. */
+struct chain {
+	unsigned count;
+	struct ibv_send_wr wr[CHAIN];
+	struct ibv_sge sge[CHAIN];
+};
+
+static void chain_add(struct chain *chain, enum ibv_wr_opcode opcode, const uint8_t *data,
+	uint32_t length, uint32_t lkey, const struct rdma_segment *segment)
+{
+	struct ibv_send_wr *wr = &chain->wr[chain->count];
+
+	chain->sge[chain->count] = (struct ibv_sge){(uintptr_t)data, length, lkey};
+	*wr = (struct ibv_send_wr){
+		.opcode = opcode, .sg_list = &chain->sge[chain->count], .num_sge = 1};
+	if (segment) {
+		wr->wr.rdma.remote_addr = segment->offset;
+		wr->wr.rdma.rkey = segment->handle;
+	}
+	if (chain->count)
+		chain->wr[chain->count - 1].next = wr;
+	chain->count++;
+}
+
+/* Posts it, with a reference of the call until it has completed. */
+static bool chain_post(struct rdma_call *call, struct chain *chain, int what)
+{
+	struct ibv_send_wr *last = &chain->wr[chain->count - 1], *bad = NULL;
+	int rc;
+
+	last->wr_id = about(call, what);
+	last->send_flags = IBV_SEND_SIGNALED;
+	atomic_inc_int32_t(&call->references);
+	rc = ibv_post_send(call->connection->id->qp, chain->wr, &bad);
+	if (!rc)
+		return true;
+	__warnx(TIRPC_DEBUG_FLAG_WARN, "RDMA: a connection ends: nothing can be posted: %s",
+		strerror(rc));
+	SVC_DESTROY(&call->connection->sm_dr.xprt);
+	drop(call);
+	return false;
+}
+
+static void send_error(struct rdma_call *call, int error)
+{
+	struct chain chain = {0};
+	size_t size =
+		rdma_header_error(call->header.xid, call->connection->credits, error, call->send);
+
+	chain_add(&chain, IBV_WR_SEND, call->send, size, call->connection->mr->lkey, NULL);
+	chain_post(call, &chain, ABOUT_SEND);
+}
+
+/* --- arrival
+ * -------------------------------------------------------------------------------------- */
+
+/* The call as a stream of views. False where its chunks do not fit together. */
+static bool view(struct rdma_call *call)
+{
+	struct rdma_piece piece[RDMA_HEADER_PIECES];
+	const struct rdma_header *header = &call->header;
+	uint32_t inline_length = header->nomsg ? 0 : call->received_length - header->length;
+	int count = rdma_header_pieces(header, inline_length, piece);
+
+	for (int i = 0; i < count; i++) {
+		struct xdr_ioq_uv *uv = mem_zalloc(sizeof(*uv));
+		uint8_t *data = piece[i].read ? call->read->data : call->received + header->length;
+
+		uv->v.vio_base = uv->v.vio_head = data + piece[i].at;
+		uv->v.vio_tail = uv->v.vio_wrap = uv->v.vio_head + piece[i].length;
+		TAILQ_INSERT_TAIL(&call->recvq.ioq_uv.uvqh.qh, &uv->uvq, q);
+		call->recvq.ioq_uv.uvqh.qcount++;
+	}
+	if (count <= 0)
+		return false;
+	xdr_ioq_reset(&call->recvq, 0);
+	return true;
+}
+
+static void run(struct work_pool_entry *work)
+{
+	struct rdma_call *call = opr_containerof(work, struct rdma_call, work);
+
+	(void)svc_request(&call->connection->sm_dr.xprt, call->recvq.xdrs);
+}
+
+static void submit(struct rdma_call *call)
+{
+	if (!view(call)) {
+		send_error(call, RDMA_HEADER_CHUNK);
+		drop(call);
+		return;
+	}
+	call->work.fun = run;
+	if (work_pool_submit(&svc_work_pool, &call->work))
+		drop(call); /* the server stops */
+}
+
+/* The padding that a chunk leaves out, which is not to be what another call left there. */
+static void clear_padding(struct rdma_call *call)
+{
+	const struct rdma_header *header = &call->header;
+
+	for (unsigned i = 0; i < header->reads; i++) {
+		uint32_t end = header->read[i].at + header->read[i].segment.length;
+
+		memset(call->read->data + end, 0, -end & 3);
+	}
+}
+
+/* It has what it needs. */
+void rdma_call_go(struct rdma_call *call)
+{
+	const struct rdma_header *header = &call->header;
+	struct chain chain = {0};
+
+	if (!call->read) {
+		submit(call);
+		return;
+	}
+	clear_padding(call);
+	for (unsigned i = 0; i < header->reads; i++)
+		if (header->read[i].segment.length)
+			chain_add(&chain, IBV_WR_RDMA_READ, call->read->data + header->read[i].at,
+				header->read[i].segment.length, call->read->lkey,
+				&header->read[i].segment);
+	if (!chain.count)
+		submit(call);
+	else if (!chain_post(call, &chain, ABOUT_READ))
+		drop(call);
+}
+
+static void received(struct rdma_call *call, uint32_t length)
+{
+	struct rdma_header *header = &call->header;
+	int error = rdma_header_parse(call->received, length, header);
+
+	call->received_length = length;
+	call->references = 1;
+	if (!error && header->read_bytes > RDMA_LARGE)
+		error = RDMA_HEADER_CHUNK;
+	if (!error) {
+		if (!header->reads && !header->writes && !header->has_reply)
+			submit(call);
+		else if (rdma_memory_take(call->connection->device->memory, call))
+			rdma_call_go(call);
+		return;
+	}
+	if (error != RDMA_HEADER_DROP)
+		send_error(call, error);
+	drop(call);
+}
+
+void rdma_call_completed(struct rdma_connection *connection, const struct ibv_wc *wc)
+{
+	struct rdma_call *call = (struct rdma_call *)(uintptr_t)(wc->wr_id & ~(uint64_t)ABOUT_MASK);
+	bool failed = wc->status != IBV_WC_SUCCESS;
+
+	if (failed && !(connection->sm_dr.xprt.xp_flags & SVC_XPRT_FLAG_DESTROYING)) {
+		if (wc->status != IBV_WC_WR_FLUSH_ERR)
+			__warnx(TIRPC_DEBUG_FLAG_WARN, "RDMA: a connection ends: %s",
+				ibv_wc_status_str(wc->status));
+		SVC_DESTROY(&connection->sm_dr.xprt);
+	}
+	switch (wc->wr_id & ABOUT_MASK) {
+	case ABOUT_RECEIVE:
+		if (failed)
+			SVC_RELEASE(&connection->sm_dr.xprt, SVC_RELEASE_FLAG_NONE);
+		else
+			received(call, wc->byte_len);
+		break;
+	case ABOUT_READ:
+		if (failed)
+			drop(call);
+		else
+			submit(call);
+		drop(call);
+		break;
+	case ABOUT_SEND:
+		drop(call);
+		break;
+	}
+}
+
+enum xprt_stat rdma_call_decode(struct svc_req *req)
+{
+	XDR *xdrs = req->rq_xdrs;
+
+	xdrs->x_op = XDR_DECODE;
+	rpc_msg_init(&req->rq_msg);
+	if (!xdr_dplx_decode(xdrs, &req->rq_msg) || req->rq_msg.rm_direction != CALL) {
+		__warnx(TIRPC_DEBUG_FLAG_WARN, "RDMA: a connection ends: no RPC call came");
+		SVC_DESTROY(req->rq_xprt);
+		return XPRT_DIED;
+	}
+	return req->rq_xprt->xp_dispatch.process_cb(req);
+}
+
+/* --- the reply
+ * -------------------------------------------------------------------------------------- */
+
+/* A reply that is being placed: `used` bytes of the large buffer are taken, and what the chunks'
+ * segments get is in the chain. */
+struct placing {
+	struct rdma_call *call;
+	struct chain chain;
+	uint32_t used;
+	unsigned writes; /* write chunks that are filled */
+};
+
+static struct xdr_ioq_uv *next_of(struct xdr_ioq_uv *uv)
+{
+	struct poolq_entry *next = TAILQ_NEXT(&uv->uvq, q);
+
+	return next ? IOQ_(next) : NULL;
+}
+
+/* The buffers from `uv` on that the server gave together, without a copy: their end and bytes. */
+static struct xdr_ioq_uv *given_end(struct xdr_ioq_uv *uv, uint32_t *bytes)
+{
+	struct xdr_uio *refer = uv->u.uio_refer;
+
+	for (*bytes = 0; uv && uv->u.uio_flags == UIO_FLAG_REFER && uv->u.uio_refer == refer;
+		uv = next_of(uv))
+		*bytes += ioquv_length(uv);
+	return uv;
+}
+
+/* The length of the opaque that `bytes` given buffers after `before` are; 0 where they are none, as
+ * the entries of a READDIR, which stay in the message (RFC 8267, 5.4). */
+static uint32_t opaque_length(struct xdr_ioq_uv *before, uint32_t bytes)
+{
+	uint32_t length;
+
+	if (!before || ioquv_length(before) < sizeof(length))
+		return 0;
+	memcpy(&length, (uint8_t *)before->v.vio_tail - sizeof(length), sizeof(length));
+	length = ntohl(length);
+	return length <= bytes && bytes - length < 4 ? length : 0;
+}
+
+/* Sends `length` bytes of the large buffer, from `used` on, to the chunk. */
+static void fill_chunk(struct placing *placing, const struct rdma_chunk *chunk, uint32_t length)
+{
+	struct rdma_call *call = placing->call;
+
+	for (unsigned i = 0; i < chunk->count; i++) {
+		struct rdma_segment *segment = &call->header.segment[chunk->first + i];
+
+		if (segment->length > length)
+			segment->length = length;
+		if (segment->length)
+			chain_add(&placing->chain, IBV_WR_RDMA_WRITE,
+				call->reply->data + placing->used, segment->length,
+				call->reply->lkey, segment);
+		placing->used += segment->length;
+		length -= segment->length;
+	}
+}
+
+static void copy_to(uint8_t *to, struct xdr_ioq_uv *from, struct xdr_ioq_uv *end, uint32_t length)
+{
+	for (; from != end; from = next_of(from)) {
+		uint32_t part = ioquv_length(from);
+
+		if (part > length)
+			part = length;
+		memcpy(to, from->v.vio_head, part);
+		to += part;
+		length -= part;
+	}
+}
+
+/* Takes the data that write chunks are for out of the stream. False where it has no room. */
+static bool place_data(struct placing *placing, struct xdr_ioq *reply)
+{
+	const struct rdma_header *header = &placing->call->header;
+	struct xdr_ioq_uv *before = NULL, *uv = IOQ_(TAILQ_FIRST(&reply->ioq_uv.uvqh.qh)), *end;
+	uint32_t bytes, length;
+
+	while (uv && placing->writes < header->writes) {
+		if (uv->u.uio_flags != UIO_FLAG_REFER) {
+			before = uv;
+			uv = next_of(uv);
+			continue;
+		}
+		end = given_end(uv, &bytes);
+		length = opaque_length(before, bytes);
+		if (length) {
+			const struct rdma_chunk *chunk = &header->write[placing->writes++];
+
+			if (length > chunk->length || length > RDMA_LARGE - placing->used)
+				return false;
+			copy_to(placing->call->reply->data + placing->used, uv, end, length);
+			fill_chunk(placing, chunk, length);
+			for (; uv != end; uv = next_of(uv))
+				uv->v.vio_tail = uv->v.vio_head;
+		}
+		before = NULL;
+		uv = end;
+	}
+	for (unsigned i = placing->writes; i < header->writes; i++)
+		fill_chunk(placing, &header->write[i], 0);
+	return true;
+}
+
+static uint32_t stream_length(struct xdr_ioq *reply)
+{
+	struct poolq_entry *have;
+	uint32_t length = 0;
+
+	TAILQ_FOREACH(have, &reply->ioq_uv.uvqh.qh, q)
+	length += ioquv_length(IOQ_(have));
+	return length;
+}
+
+/* Places what is left of the stream: behind the header, else in the reply chunk. Returns the bytes
+ * of the message, 0 where it has no room. */
+static uint32_t place_rest(struct placing *placing, struct xdr_ioq *reply)
+{
+	struct rdma_call *call = placing->call;
+	struct rdma_connection *connection = call->connection;
+	struct xdr_ioq_uv *first = IOQ_(TAILQ_FIRST(&reply->ioq_uv.uvqh.qh));
+	uint32_t length = stream_length(reply);
+	size_t header = rdma_header_reply_size(&call->header, false);
+
+	if (header + length <= connection->inline_reply) {
+		rdma_header_reply(&call->header, false, connection->credits, call->send);
+		copy_to(call->send + header, first, NULL, length);
+		return header + length;
+	}
+	if (!call->header.has_reply || length > call->header.reply.length ||
+		length > RDMA_LARGE - placing->used ||
+		rdma_header_reply_size(&call->header, true) > connection->inline_reply)
+		return 0;
+	copy_to(call->reply->data + placing->used, first, NULL, length);
+	fill_chunk(placing, &call->header.reply, length);
+	return rdma_header_reply(&call->header, true, connection->credits, call->send);
+}
+
+/* False: the connection has ended. */
+static bool send_reply(struct rdma_call *call, struct xdr_ioq *reply)
+{
+	struct placing placing = {.call = call};
+	uint32_t length = 0;
+
+	if (place_data(&placing, reply))
+		length = place_rest(&placing, reply);
+	if (!length) {
+		send_error(call, RDMA_HEADER_CHUNK);
+		return true;
+	}
+	chain_add(
+		&placing.chain, IBV_WR_SEND, call->send, length, call->connection->mr->lkey, NULL);
+	return chain_post(call, &placing.chain, ABOUT_SEND);
+}
+
+static bool encode(struct svc_req *req, struct xdr_ioq *reply)
+{
+	if (!xdr_reply_encode(reply->xdrs, &req->rq_msg))
+		return false;
+	xdr_tail_update(reply->xdrs);
+	if (req->rq_msg.rm_reply.rp_stat == MSG_ACCEPTED &&
+		req->rq_msg.rm_reply.rp_acpt.ar_stat == SUCCESS && req->rq_auth &&
+		!SVCAUTH_WRAP(req, reply->xdrs))
+		return false;
+	xdr_tail_update(reply->xdrs);
+	return true;
+}
+
+enum xprt_stat rdma_call_reply(struct svc_req *req)
+{
+	struct rdma_call *call = call_of(req->rq_xdrs);
+	struct xdr_ioq *reply = xdr_ioq_create(RPC_MAXDATA_DEFAULT,
+		__svc_params->ioq.send_max + RPC_MAXDATA_DEFAULT, UIO_FLAG_FREE);
+	bool sent = false;
+
+	if (!encode(req, reply)) {
+		__warnx(TIRPC_DEBUG_FLAG_WARN, "RDMA: a connection ends: a reply is not encoded");
+		SVC_DESTROY(req->rq_xprt);
+	} else {
+		sent = send_reply(call, reply);
+	}
+	XDR_DESTROY(reply->xdrs);
+	return sent ? XPRT_IDLE : XPRT_DIED;
+}
+
+void rdma_call_init(struct rdma_call *call, struct rdma_connection *connection, uint8_t *buffers)
+{
+	pthread_once(&call_ops_once, set_call_ops);
+	xdr_ioq_setup(&call->recvq);
+	call->recvq.xdrs[0].x_ops = &call_ops;
+	call->connection = connection;
+	call->received = buffers;
+	call->send = buffers + RDMA_INLINE;
+}

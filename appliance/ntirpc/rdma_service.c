@@ -1,0 +1,687 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * Connections: asked for, taken or refused, and ended.
+ *
+ * A connection ends when its peer says so, when something that is posted fails, or when the server
+ * wants it: SVC_DESTROY, once. The reaper then moves its queue pair to the error state, where all
+ * that is posted completes; the last reference, a call's or a request's, has the reaper take it
+ * apart.
+ */
+#include "config.h"
+#include <arpa/inet.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <rpc/rpc.h>
+#include <rpc/svc_auth.h>
+
+#include "rdma_service.h"
+#include "svc_internal.h"
+
+#define MEMORY (256u << 20) /* bytes of large buffers for each device, unless told */
+#define POSTED 16 /* work requests to send for each credit */
+#define READS 16 /* RDMA READs under way on a connection, where both ends can */
+#define POLL 64
+#define LOOK_MS 500 /* a thread looks whether it is to end */
+#define AGAIN_MS 5000 /* a listener looks for its device */
+
+struct listener {
+	struct rpc_dplx_rec sm_dr; /* first */
+	struct rdma_event_channel *channel;
+	struct rdma_cm_id *id;
+	const struct rpc_rdma_attr *attr;
+	pthread_t thread;
+	bool lost; /* its device has gone */
+};
+
+static struct {
+	pthread_mutex_t lock;
+	pthread_cond_t work;
+	LIST_HEAD(, rdma_device) devices;
+	STAILQ_HEAD(, rdma_connection) disconnect, destroy;
+	pthread_t thread;
+	bool running, stopping;
+	unsigned connections;
+} reaper = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER};
+
+static struct rdma_connection *connection_of(SVCXPRT *xprt)
+{
+	return opr_containerof(REC_XPRT(xprt), struct rdma_connection, sm_dr);
+}
+
+/* --- RFC 8797: how much each end takes in one message
+ * --------------------------------------------- */
+
+#define PRIVATE_MAGIC 0xf6ab0e18
+#define KIB(code) (((uint32_t)(code) + 1) << 10)
+
+struct private_data {
+	uint32_t magic;
+	uint8_t version, flags, send, receive;
+};
+
+static uint32_t inline_reply(const struct rdma_conn_param *param)
+{
+	struct private_data told;
+
+	if (!param->private_data || param->private_data_len < sizeof(told))
+		return RDMA_INLINE_DEFAULT;
+	memcpy(&told, param->private_data, sizeof(told));
+	if (ntohl(told.magic) != PRIVATE_MAGIC || told.version != 1)
+		return RDMA_INLINE_DEFAULT;
+	return KIB(told.receive) < RDMA_INLINE ? KIB(told.receive) : RDMA_INLINE;
+}
+
+/* --- devices
+ * ------------------------------------------------------------------------------------------ */
+
+static void completions(struct rdma_connection *connection)
+{
+	struct ibv_wc wc[POLL];
+	int count;
+
+	while ((count = ibv_poll_cq(connection->cq, POLL, wc)) > 0)
+		for (int i = 0; i < count; i++)
+			if (wc[i].wr_id)
+				rdma_call_completed(connection, &wc[i]);
+}
+
+/* The thread of a device. A completion queue is not destroyed before its events are acknowledged,
+ * and by no thread but the reaper: the connection is there until then. */
+static void *device_thread(void *argument)
+{
+	struct rdma_device *device = argument;
+	struct pollfd ready = {.fd = device->channel->fd, .events = POLLIN};
+
+	while (!__atomic_load_n(&device->stopping, __ATOMIC_ACQUIRE)) {
+		struct rdma_connection *connection;
+		struct ibv_cq *cq;
+		void *context;
+
+		if (poll(&ready, 1, LOOK_MS) <= 0 ||
+			ibv_get_cq_event(device->channel, &cq, &context))
+			continue;
+		connection = context;
+		SVC_REF(&connection->sm_dr.xprt, SVC_REF_FLAG_NONE);
+		/* Asked for before looking: what comes in between is an event. */
+		if (ibv_req_notify_cq(cq, 0))
+			SVC_DESTROY(&connection->sm_dr.xprt);
+		completions(connection);
+		SVC_RELEASE(&connection->sm_dr.xprt, SVC_RELEASE_FLAG_NONE);
+		ibv_ack_cq_events(cq, 1);
+	}
+	return NULL;
+}
+
+static void device_free(struct rdma_device *device)
+{
+	if (device->memory)
+		rdma_memory_destroy(device->memory);
+	if (device->channel)
+		ibv_destroy_comp_channel(device->channel);
+	if (device->pd && ibv_dealloc_pd(device->pd))
+		__warnx(TIRPC_DEBUG_FLAG_ERROR, "RDMA: a protection domain stays: %s",
+			strerror(errno));
+	mem_free(device, sizeof(*device));
+}
+
+static struct rdma_device *device_make(struct ibv_context *verbs, const struct rpc_rdma_attr *attr)
+{
+	struct rdma_device *device = mem_zalloc(sizeof(*device));
+
+	device->verbs = verbs;
+	device->pd = ibv_alloc_pd(verbs);
+	device->channel = device->pd ? ibv_create_comp_channel(verbs) : NULL;
+	if (device->channel) {
+		device->memory =
+			rdma_memory_create(device->pd, attr->memory ? attr->memory : MEMORY);
+		if (!pthread_create(&device->thread, NULL, device_thread, device))
+			return device;
+	}
+	device_free(device);
+	return NULL;
+}
+
+/* The device of these verbs, for one user more; NULL: it does not work. */
+static struct rdma_device *device_get(struct ibv_context *verbs, const struct rpc_rdma_attr *attr)
+{
+	struct rdma_device *device;
+
+	pthread_mutex_lock(&reaper.lock);
+	LIST_FOREACH(device, &reaper.devices, list)
+	if (device->verbs == verbs)
+		break;
+	if (!device) {
+		device = device_make(verbs, attr);
+		if (device)
+			LIST_INSERT_HEAD(&reaper.devices, device, list);
+	}
+	if (device)
+		device->users++;
+	pthread_mutex_unlock(&reaper.lock);
+	return device;
+}
+
+static void device_put(struct rdma_device *device)
+{
+	bool last;
+
+	pthread_mutex_lock(&reaper.lock);
+	last = --device->users == 0;
+	if (last)
+		LIST_REMOVE(device, list);
+	pthread_mutex_unlock(&reaper.lock);
+	if (!last)
+		return;
+	__atomic_store_n(&device->stopping, true, __ATOMIC_RELEASE);
+	pthread_join(device->thread, NULL);
+	device_free(device);
+}
+
+/* --- the end of a connection
+ * ------------------------------------------------------------------------- */
+
+static size_t buffers_size(const struct rdma_connection *connection)
+{
+	return (size_t)connection->count * 2 * RDMA_INLINE;
+}
+
+static void disconnect(struct rdma_connection *connection)
+{
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+
+	pthread_mutex_lock(&connection->lock);
+	connection->closing = true;
+	pthread_mutex_unlock(&connection->lock);
+	if (connection->id->qp) {
+		rdma_disconnect(connection->id);
+		/* Again, for what was posted to a queue pair that had failed by itself. */
+		ibv_modify_qp(connection->id->qp, &attr, IBV_QP_STATE);
+	}
+	SVC_RELEASE(&connection->sm_dr.xprt, SVC_RELEASE_FLAG_NONE);
+}
+
+/* Takes apart what there is of it. */
+static void destroy(struct rdma_connection *connection)
+{
+	if (connection->id->qp)
+		rdma_destroy_qp(connection->id);
+	if (connection->cq)
+		ibv_destroy_cq(connection->cq);
+	rdma_destroy_id(connection->id);
+	if (connection->mr && ibv_dereg_mr(connection->mr))
+		__warnx(TIRPC_DEBUG_FLAG_ERROR, "RDMA: %zu bytes stay pinned: %s",
+			buffers_size(connection), strerror(errno));
+	else if (connection->buffers)
+		munmap(connection->buffers, buffers_size(connection));
+	if (connection->calls)
+		mem_free(connection->calls, connection->count * sizeof(*connection->calls));
+	if (connection->device)
+		device_put(connection->device);
+	if (connection->sm_dr.xprt.xp_parent)
+		SVC_RELEASE(connection->sm_dr.xprt.xp_parent, SVC_RELEASE_FLAG_NONE);
+	pthread_mutex_destroy(&connection->lock);
+	rpc_dplx_rec_destroy(&connection->sm_dr);
+	pthread_mutex_lock(&reaper.lock);
+	reaper.connections -= connection->counted;
+	pthread_mutex_unlock(&reaper.lock);
+	mem_free(connection, sizeof(*connection));
+}
+
+static void *reaper_thread(void *unused)
+{
+	pthread_mutex_lock(&reaper.lock);
+	for (;;) {
+		struct rdma_connection *connection;
+		bool ends = STAILQ_EMPTY(&reaper.disconnect);
+
+		connection =
+			ends ? STAILQ_FIRST(&reaper.destroy) : STAILQ_FIRST(&reaper.disconnect);
+		if (!connection) {
+			if (reaper.stopping)
+				break;
+			pthread_cond_wait(&reaper.work, &reaper.lock);
+			continue;
+		}
+		if (ends)
+			STAILQ_REMOVE_HEAD(&reaper.destroy, destroy);
+		else
+			STAILQ_REMOVE_HEAD(&reaper.disconnect, disconnect);
+		pthread_mutex_unlock(&reaper.lock);
+		if (ends)
+			destroy(connection);
+		else
+			disconnect(connection);
+		pthread_mutex_lock(&reaper.lock);
+	}
+	pthread_mutex_unlock(&reaper.lock);
+	return NULL;
+}
+
+static void connection_unlink(SVCXPRT *xprt, u_int flags, const char *tag, const int line)
+{
+	struct rdma_connection *connection = connection_of(xprt);
+
+	SVC_REF(xprt, SVC_REF_FLAG_NONE);
+	pthread_mutex_lock(&reaper.lock);
+	STAILQ_INSERT_TAIL(&reaper.disconnect, connection, disconnect);
+	pthread_cond_signal(&reaper.work);
+	pthread_mutex_unlock(&reaper.lock);
+}
+
+static void connection_destroy(SVCXPRT *xprt, u_int flags, const char *tag, const int line)
+{
+	struct rdma_connection *connection = connection_of(xprt);
+
+	if (xprt->xp_ops->xp_free_user_data)
+		xprt->xp_ops->xp_free_user_data(xprt);
+	pthread_mutex_lock(&reaper.lock);
+	STAILQ_INSERT_TAIL(&reaper.destroy, connection, destroy);
+	pthread_cond_signal(&reaper.work);
+	pthread_mutex_unlock(&reaper.lock);
+}
+
+/* --- what the rest of ntirpc sees of a connection and of a listener
+ * ------------------------------------- */
+
+extern mutex_t ops_lock;
+
+static enum xprt_stat stat(SVCXPRT *xprt)
+{
+	return xprt->xp_flags & SVC_XPRT_FLAG_DESTROYED ? XPRT_DESTROYED : XPRT_IDLE;
+}
+
+static bool control(SVCXPRT *xprt, const u_int what, void *in)
+{
+	bool known = true;
+
+	mutex_lock(&ops_lock);
+	switch (what) {
+	case SVCGET_XP_FLAGS:
+		*(u_int *)in = xprt->xp_flags;
+		break;
+	case SVCSET_XP_FLAGS:
+		xprt->xp_flags = *(u_int *)in;
+		break;
+	case SVCGET_XP_UNREF_USER_DATA:
+		*(svc_xprt_void_fun_t *)in = xprt->xp_ops->xp_unref_user_data;
+		break;
+	case SVCSET_XP_UNREF_USER_DATA:
+		xprt->xp_ops->xp_unref_user_data = *(svc_xprt_void_fun_t)in;
+		break;
+	case SVCGET_XP_FREE_USER_DATA:
+		*(svc_xprt_fun_t *)in = xprt->xp_ops->xp_free_user_data;
+		break;
+	case SVCSET_XP_FREE_USER_DATA:
+		xprt->xp_ops->xp_free_user_data = *(svc_xprt_fun_t)in;
+		break;
+	default:
+		known = false;
+	}
+	mutex_unlock(&ops_lock);
+	return known;
+}
+
+static struct xp_ops connection_ops = {
+	.xp_stat = stat,
+	.xp_decode = rdma_call_decode,
+	.xp_reply = rdma_call_reply,
+	.xp_unlink = connection_unlink,
+	.xp_destroy = connection_destroy,
+	.xp_control = control,
+};
+
+static void listener_unlink(SVCXPRT *xprt, u_int flags, const char *tag, const int line)
+{
+}
+
+static struct xp_ops listener_ops = {
+	.xp_stat = stat,
+	.xp_unlink = listener_unlink, /* it stays until the process ends */
+	.xp_destroy = listener_unlink,
+	.xp_control = control,
+};
+
+/* --- the beginning of a connection
+ * ------------------------------------------------------------------------ */
+
+static void set_address(struct rpc_address *address, const struct sockaddr *from)
+{
+	__rpc_address_setup(address);
+	memcpy(address->nb.buf, from,
+		from->sa_family == AF_INET ? sizeof(struct sockaddr_in)
+					   : sizeof(struct sockaddr_in6));
+}
+
+static struct rdma_connection *connection_make(
+	struct listener *listener, struct rdma_cm_id *id, const struct rdma_conn_param *param)
+{
+	struct rdma_connection *connection = mem_zalloc(sizeof(*connection));
+	SVCXPRT *xprt = &connection->sm_dr.xprt;
+
+	rpc_dplx_rec_init(&connection->sm_dr);
+	pthread_mutex_init(&connection->lock, NULL);
+	connection->id = id;
+	connection->credits = listener->attr->credits;
+	connection->count = 2 * connection->credits;
+	connection->inline_reply = inline_reply(param);
+	id->context = connection;
+	xprt->xp_type = XPRT_RDMA;
+	xprt->xp_ops = &connection_ops;
+	xprt->xp_flags = SVC_XPRT_FLAG_INITIAL | SVC_XPRT_FLAG_INITIALIZED;
+	xprt->xp_fd = xprt->xp_fd_send = RPC_ANYFD;
+	xprt->xp_rdma = true;
+	set_address(&xprt->xp_local, rdma_get_local_addr(id));
+	set_address(&xprt->xp_remote, rdma_get_peer_addr(id));
+	SVC_REF(&listener->sm_dr.xprt, SVC_REF_FLAG_NONE);
+	xprt->xp_parent = &listener->sm_dr.xprt;
+	return connection;
+}
+
+static int make_queues(struct rdma_connection *connection, const struct ibv_device_attr *device)
+{
+	struct ibv_qp_init_attr attr = {.qp_type = IBV_QPT_RC};
+	unsigned send = connection->credits * POSTED;
+
+	if (send > (unsigned)device->max_qp_wr)
+		send = device->max_qp_wr;
+	connection->cq = ibv_create_cq(connection->device->verbs, connection->count + send,
+		connection, connection->device->channel, 0);
+	if (!connection->cq || ibv_req_notify_cq(connection->cq, 0))
+		return errno;
+	attr.send_cq = attr.recv_cq = connection->cq;
+	attr.cap = (struct ibv_qp_cap){.max_send_wr = send,
+		.max_recv_wr = connection->count,
+		.max_send_sge = 1,
+		.max_recv_sge = 1};
+	return rdma_create_qp(connection->id, connection->device->pd, &attr) ? errno : 0;
+}
+
+static int make_calls(struct rdma_connection *connection)
+{
+	connection->buffers = rdma_map(buffers_size(connection));
+	if (!connection->buffers)
+		return ENOMEM;
+	connection->mr = ibv_reg_mr(connection->device->pd, connection->buffers,
+		buffers_size(connection), IBV_ACCESS_LOCAL_WRITE);
+	if (!connection->mr)
+		return errno;
+	connection->calls = mem_calloc(connection->count, sizeof(*connection->calls));
+	for (unsigned i = 0; i < connection->count; i++)
+		rdma_call_init(&connection->calls[i], connection,
+			connection->buffers + (size_t)i * 2 * RDMA_INLINE);
+	return 0;
+}
+
+static int post_all(struct rdma_connection *connection)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; !rc && i < connection->count; i++) {
+		SVC_REF(&connection->sm_dr.xprt, SVC_REF_FLAG_NONE);
+		rc = rdma_call_post(&connection->calls[i]);
+		if (rc)
+			SVC_RELEASE(&connection->sm_dr.xprt, SVC_RELEASE_FLAG_NONE);
+	}
+	return rc;
+}
+
+static uint8_t least(int a, int b, int c)
+{
+	int least = a < b ? a : b;
+
+	return least < c ? least : c;
+}
+
+static int answer(struct rdma_connection *connection, const struct ibv_device_attr *device,
+	const struct rdma_conn_param *asked)
+{
+	struct private_data told = {
+		htonl(PRIVATE_MAGIC), 1, 0, (RDMA_INLINE >> 10) - 1, (RDMA_INLINE >> 10) - 1};
+	struct rdma_conn_param param = {
+		.private_data = &told,
+		.private_data_len = sizeof(told),
+		.responder_resources =
+			least(asked->responder_resources, device->max_qp_rd_atom, READS),
+		.initiator_depth =
+			least(asked->initiator_depth, device->max_qp_init_rd_atom, READS),
+		.rnr_retry_count = 7,
+	};
+
+	return rdma_accept(connection->id, &param) ? errno : 0;
+}
+
+static int connection_open(struct rdma_connection *connection, const struct rdma_conn_param *asked)
+{
+	SVCXPRT *xprt = &connection->sm_dr.xprt, *parent = xprt->xp_parent;
+	const struct listener *listener = opr_containerof(REC_XPRT(parent), struct listener, sm_dr);
+	struct ibv_device_attr device;
+	int rc;
+
+	connection->device = device_get(connection->id->verbs, listener->attr);
+	if (!connection->device)
+		return ENODEV;
+	if (!rdma_memory_ready(connection->device->memory))
+		return ENOMEM;
+	rc = ibv_query_device(connection->device->verbs, &device);
+	if (!rc)
+		rc = make_queues(connection, &device);
+	if (!rc)
+		rc = make_calls(connection);
+	if (!rc)
+		rc = post_all(connection);
+	if (!rc && parent->xp_dispatch.rendezvous_cb(xprt) != XPRT_IDLE)
+		rc = EPERM;
+	return rc ? rc : answer(connection, &device, asked);
+}
+
+/* One connection more, where the limit allows. */
+static bool count(void)
+{
+	bool counted;
+
+	pthread_mutex_lock(&reaper.lock);
+	counted = reaper.connections < __svc_params->max_rdma_connections;
+	reaper.connections += counted;
+	pthread_mutex_unlock(&reaper.lock);
+	return counted;
+}
+
+static void refuse(struct rdma_cm_id *id, const char *why)
+{
+	char peer[INET6_ADDRSTRLEN] = "?";
+	const struct sockaddr *sa = rdma_get_peer_addr(id);
+
+	inet_ntop(sa->sa_family,
+		sa->sa_family == AF_INET ? (void *)&((struct sockaddr_in *)sa)->sin_addr
+					 : (void *)&((struct sockaddr_in6 *)sa)->sin6_addr,
+		peer, sizeof(peer));
+	__warnx(TIRPC_DEBUG_FLAG_WARN, "RDMA: a connection of %s is refused: %s", peer, why);
+	rdma_reject(id, NULL, 0);
+}
+
+/* The event is acknowledged by then: an id is not destroyed before that. */
+static void asked(
+	struct listener *listener, struct rdma_cm_id *id, const struct rdma_conn_param *param)
+{
+	struct rdma_connection *connection;
+	int rc;
+
+	if (!listener->sm_dr.xprt.xp_dispatch.rendezvous_cb) {
+		refuse(id, "the server starts");
+		rdma_destroy_id(id);
+		return;
+	}
+	if (!count()) {
+		refuse(id, "there are as many as may be (RPC_Max_RDMA_Connections)");
+		rdma_destroy_id(id);
+		return;
+	}
+	connection = connection_make(listener, id, param);
+	connection->counted = true;
+	rc = connection_open(connection, param);
+	if (rc) {
+		refuse(id, strerror(rc));
+		SVC_DESTROY(&connection->sm_dr.xprt);
+	}
+}
+
+/* Takes the next event, with the private data of its own: returns false where there is none. */
+static bool next_event(struct listener *listener)
+{
+	struct rdma_cm_event *event;
+	struct rdma_conn_param param;
+	struct private_data told;
+	struct rdma_cm_id *id;
+
+	if (rdma_get_cm_event(listener->channel, &event))
+		return false;
+	id = event->id;
+	switch (event->event) {
+	case RDMA_CM_EVENT_CONNECT_REQUEST:
+		param = event->param.conn;
+		if (param.private_data && param.private_data_len >= sizeof(told)) {
+			memcpy(&told, param.private_data, sizeof(told));
+			param.private_data = &told;
+		} else {
+			param.private_data = NULL;
+		}
+		rdma_ack_cm_event(event);
+		asked(listener, id, &param);
+		return true;
+	case RDMA_CM_EVENT_CONNECT_ERROR:
+	case RDMA_CM_EVENT_UNREACHABLE:
+	case RDMA_CM_EVENT_REJECTED:
+	case RDMA_CM_EVENT_DISCONNECTED:
+	case RDMA_CM_EVENT_DEVICE_REMOVAL:
+		/* The reaper does not destroy the id before the event is acknowledged. */
+		if (id == listener->id)
+			listener->lost = true;
+		else
+			SVC_DESTROY(&((struct rdma_connection *)id->context)->sm_dr.xprt);
+		break;
+	default:
+		break;
+	}
+	rdma_ack_cm_event(event);
+	return true;
+}
+
+/* --- listening
+ * -------------------------------------------------------------------------------------------- */
+
+static int bind_to(struct listener *listener)
+{
+	struct rdma_addrinfo hints = {.ai_flags = RAI_PASSIVE, .ai_port_space = RDMA_PS_TCP},
+			     *found;
+	int rc;
+
+	if (rdma_getaddrinfo(listener->attr->node, listener->attr->port, &hints, &found))
+		return errno;
+	rc = rdma_bind_addr(listener->id, found->ai_src_addr) ||
+			     rdma_listen(listener->id, listener->attr->backlog)
+		     ? errno
+		     : 0;
+	rdma_freeaddrinfo(found);
+	return rc;
+}
+
+/* After its device has gone: on the same address, once one is there again. */
+static void listen_again(struct listener *listener)
+{
+	if (listener->id)
+		rdma_destroy_id(listener->id);
+	listener->id = NULL;
+	if (rdma_create_id(listener->channel, &listener->id, NULL, RDMA_PS_TCP) ||
+		bind_to(listener)) {
+		poll(NULL, 0, AGAIN_MS);
+		return;
+	}
+	listener->lost = false;
+	__warnx(TIRPC_DEBUG_FLAG_EVENT, "RDMA is served again on %s, port %s", listener->attr->node,
+		listener->attr->port);
+}
+
+static void *listener_thread(void *argument)
+{
+	struct listener *listener = argument;
+	struct pollfd ready = {.fd = listener->channel->fd, .events = POLLIN};
+
+	while (!__atomic_load_n(&reaper.stopping, __ATOMIC_ACQUIRE))
+		if (listener->lost)
+			listen_again(listener);
+		else if (poll(&ready, 1, LOOK_MS) > 0)
+			next_event(listener);
+	return NULL;
+}
+
+static int start_reaper(void)
+{
+	int rc = 0;
+
+	pthread_mutex_lock(&reaper.lock);
+	if (!reaper.running)
+		rc = pthread_create(&reaper.thread, NULL, reaper_thread, NULL);
+	reaper.running |= !rc;
+	pthread_mutex_unlock(&reaper.lock);
+	return rc;
+}
+
+static int listener_open(struct listener *listener)
+{
+	int rc;
+
+	listener->channel = rdma_create_event_channel();
+	if (!listener->channel)
+		return errno;
+	if (rdma_create_id(listener->channel, &listener->id, NULL, RDMA_PS_TCP))
+		return errno;
+	rc = bind_to(listener);
+	if (!rc)
+		rc = start_reaper();
+	return rc ? rc : pthread_create(&listener->thread, NULL, listener_thread, listener);
+}
+
+SVCXPRT *rpc_rdma_ncreatef(const struct rpc_rdma_attr *attr, const u_int sendsize,
+	const u_int recvsize, const uint32_t flags)
+{
+	struct listener *listener = mem_zalloc(sizeof(*listener));
+	int rc;
+
+	rpc_dplx_rec_init(&listener->sm_dr);
+	listener->attr = attr;
+	listener->sm_dr.xprt.xp_type = XPRT_RDMA_RENDEZVOUS;
+	listener->sm_dr.xprt.xp_ops = &listener_ops;
+	listener->sm_dr.xprt.xp_fd = listener->sm_dr.xprt.xp_fd_send = RPC_ANYFD;
+	rc = listener_open(listener);
+	if (!rc)
+		return &listener->sm_dr.xprt;
+	if (listener->id)
+		rdma_destroy_id(listener->id);
+	if (listener->channel)
+		rdma_destroy_event_channel(listener->channel);
+	rpc_dplx_rec_destroy(&listener->sm_dr);
+	mem_free(listener, sizeof(*listener));
+	errno = rc;
+	return NULL;
+}
+
+void rpc_rdma_internals_init(void)
+{
+	LIST_INIT(&reaper.devices);
+	STAILQ_INIT(&reaper.disconnect);
+	STAILQ_INIT(&reaper.destroy);
+}
+
+/* No connection is taken any more, and none is taken apart. */
+void rpc_rdma_internals_fini(void)
+{
+	pthread_mutex_lock(&reaper.lock);
+	__atomic_store_n(&reaper.stopping, true, __ATOMIC_RELEASE);
+	pthread_cond_signal(&reaper.work);
+	pthread_mutex_unlock(&reaper.lock);
+	if (reaper.running)
+		pthread_join(reaper.thread, NULL);
+}

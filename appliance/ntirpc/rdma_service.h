@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * RPC-over-RDMA version 1, the server's side.
+ *
+ * Read rdma_header.h (what is on the wire), rdma_memory.c (registered memory), rdma_call.c (one
+ * call from its arrival to its reply), rdma_service.c (connections), in this order.
+ *
+ * Threads: one takes the connection manager's events of a listener, one each device's completions;
+ * neither waits for anything else. Workers of ntirpc's pool run the calls. What may block, or may
+ * not be done with another thread's credentials (librdmacm), is left to one more, the reaper.
+ */
+#ifndef RDMA_SERVICE_H
+#define RDMA_SERVICE_H
+
+#include <pthread.h>
+#include <rdma/rdma_cma.h>
+#include <rpc/svc.h>
+#include <rpc/work_pool.h>
+#include <rpc/xdr_ioq.h>
+
+#include "rdma_header.h"
+#include "rpc_dplx_internal.h"
+
+#define RDMA_INLINE 4096 /* bytes of a message that is sent and received whole */
+#define RDMA_INLINE_DEFAULT 1024 /* what a peer takes that does not say */
+/* A call's data, or a reply's with what is around it. */
+#define RDMA_LARGE ((1 << 20) + (1 << 16))
+
+struct rdma_connection;
+struct rdma_device;
+
+/* RDMA_LARGE registered bytes. */
+struct rdma_large {
+	TAILQ_ENTRY(rdma_large) q;
+	uint8_t *data;
+	uint32_t lkey;
+};
+
+/* A receive that is posted, and the call that comes of it. */
+struct rdma_call {
+	struct xdr_ioq recvq; /* the call as an XDR stream: views of `received` and `read` */
+	struct work_pool_entry work;
+	TAILQ_ENTRY(rdma_call) waiting; /* for large buffers; rdma_memory.c's */
+	struct rdma_connection *connection;
+	uint8_t *received, *send; /* RDMA_INLINE bytes each */
+	uint32_t received_length;
+	struct rdma_header header;
+	struct rdma_large *read; /* what the read chunks bring */
+	struct rdma_large *reply; /* what goes to the other chunks */
+	int32_t references; /* the request's, and one for each chain that is posted */
+};
+
+struct rdma_connection {
+	struct rpc_dplx_rec sm_dr; /* the transport as all others see it; first */
+	struct rdma_device *device;
+	struct rdma_cm_id *id;
+	struct ibv_cq *cq;
+	struct ibv_mr *mr; /* of `buffers` */
+	uint8_t *buffers;
+	struct rdma_call *calls;
+	unsigned count, credits; /* of calls; that the peer is granted: half as many */
+	uint32_t inline_reply; /* bytes that the peer takes in one message */
+	pthread_mutex_t lock; /* over `closing` and posting receives */
+	bool closing; /* no receive is posted any more */
+	bool counted; /* among the connections that are limited */
+	STAILQ_ENTRY(rdma_connection) disconnect, destroy; /* the reaper's */
+};
+
+struct rdma_device {
+	LIST_ENTRY(rdma_device) list;
+	struct ibv_context *verbs;
+	struct ibv_pd *pd;
+	struct ibv_comp_channel *channel;
+	pthread_t thread;
+	unsigned users;
+	bool stopping;
+	struct rdma_memory *memory;
+};
+
+/* rdma_memory.c: large buffers of one device, `limit` bytes of them at most */
+struct rdma_memory *rdma_memory_create(struct ibv_pd *pd, size_t limit);
+void rdma_memory_destroy(struct rdma_memory *memory);
+/* Whether there is memory at all: then no call waits for ever. */
+bool rdma_memory_ready(struct rdma_memory *memory);
+/* Gives the call what its header asks for. False: not now; rdma_call_go() is called when it has. */
+bool rdma_memory_take(struct rdma_memory *memory, struct rdma_call *call);
+void rdma_memory_release(struct rdma_memory *memory, struct rdma_call *call);
+uint8_t *rdma_map(size_t size);
+
+/* rdma_call.c */
+void rdma_call_init(struct rdma_call *call, struct rdma_connection *connection, uint8_t *buffers);
+int rdma_call_post(struct rdma_call *call);
+void rdma_call_go(struct rdma_call *call);
+void rdma_call_completed(struct rdma_connection *connection, const struct ibv_wc *wc);
+enum xprt_stat rdma_call_decode(struct svc_req *req);
+enum xprt_stat rdma_call_reply(struct svc_req *req);
+
+#endif

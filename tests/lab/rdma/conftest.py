@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""What the tests of RDMA ask of the server's machine."""
+
+import collections
+import re
+
+import pytest
+
+from harness.host import wait_until
+
+Held = collections.namedtuple('Held', 'regions pairs threads pinned')
+GONE_TIMEOUT = 240
+
+
+class Rdma:
+    """What the server holds for its connections over RDMA."""
+
+    def __init__(self, service):
+        self.service = service
+
+    def held(self):
+        """Memory regions, queue pairs, threads, and pinned kB of the server's process."""
+        told = self.service.machine.run(
+            'pid=$(pidof -s ganesha.nfsd); rdma resource show mr | grep -c "pid $pid " ; '
+            'rdma resource show qp | grep -c "pid $pid "; grep -E "^(Threads|VmPin)" /proc/$pid/status',
+            check=False).stdout.decode()
+        return Held(*map(int, re.findall(r'\d+', told)))
+
+    def wait_for(self, held):
+        """Wait until no more is held than HELD says."""
+        wait_until(lambda: all(now <= then for now, then in zip(self.held(), held)), GONE_TIMEOUT,
+                   f'the server holds no more than {held}, now {self.held()}', interval=1)
+
+
+@pytest.fixture(scope='session')
+def rdma(service):
+    """The server's side; it serves RDMA by now."""
+    rdma = Rdma(service)
+    wait_until(lambda: 'RDMA is served' in service.log(), 120, 'the server serves RDMA', interval=1)
+    return rdma

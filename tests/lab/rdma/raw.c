@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * A client of RPC-over-RDMA that says what it is told to, right or wrong.
+ *
+ *   rdma_raw ADDRESS PORT
+ *
+ * Prints "connected RKEY ADDRESS" (of a buffer that the peer may read and write, in hexadecimal),
+ * then obeys lines:
+ *
+ *   send HEX        a message; nothing is printed
+ *   fill HEX        the beginning of the buffer
+ *   dump COUNT      prints "buffer HEX"
+ *   receive         waits for a message: prints "message HEX", or "closed"
+ *
+ * Ends with its input. "refused" and exit 1 where there is no connection.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MESSAGE 4096
+#define RECEIVES 128
+#define BUFFER (2 << 20)
+#define LINE (2 * MESSAGE + 64)
+#define WAIT_MS 60000
+
+static struct rdma_cm_id *id;
+static struct ibv_mr *messages, *buffer;
+static uint8_t received[RECEIVES][MESSAGE], sent[MESSAGE], shared[BUFFER];
+
+static void fail(const char *what)
+{
+	fprintf(stderr, "rdma_raw: %s: %s\n", what, strerror(errno));
+	exit(2);
+}
+
+static void print_bytes(const char *what, const uint8_t *data, size_t length)
+{
+	printf("%s ", what);
+	for (size_t i = 0; i < length; i++)
+		printf("%02x", data[i]);
+	printf("\n");
+	fflush(stdout);
+}
+
+static size_t parse_bytes(const char *text, uint8_t *data, size_t most)
+{
+	size_t length = 0;
+	unsigned byte;
+
+	while (length < most && sscanf(text + 2 * length, "%2x", &byte) == 1)
+		data[length++] = byte;
+	return length;
+}
+
+static void post_receive(unsigned i)
+{
+	if (rdma_post_recv(id, (void *)(uintptr_t)i, received[i], MESSAGE, messages))
+		fail("receive");
+}
+
+static void connect_to(const char *address, const char *port)
+{
+	struct rdma_addrinfo hints = {.ai_port_space = RDMA_PS_TCP}, *found;
+	struct ibv_qp_init_attr attr = {.cap = {.max_send_wr = RECEIVES,
+						.max_recv_wr = RECEIVES,
+						.max_send_sge = 1,
+						.max_recv_sge = 1},
+		.sq_sig_all = 1};
+	struct rdma_conn_param param = {
+		.initiator_depth = 16, .responder_resources = 16, .retry_count = 7};
+
+	if (rdma_getaddrinfo(address, port, &hints, &found))
+		fail(address);
+	if (rdma_create_ep(&id, found, NULL, &attr))
+		fail(address);
+	messages = rdma_reg_msgs(id, received, sizeof(received));
+	buffer = ibv_reg_mr(id->pd, shared, sizeof(shared),
+		IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE);
+	if (!messages || !buffer)
+		fail("memory");
+	for (unsigned i = 0; i < RECEIVES; i++)
+		post_receive(i);
+	if (rdma_connect(id, &param)) {
+		printf("refused\n");
+		exit(1);
+	}
+	printf("connected %x %llx\n", buffer->rkey, (unsigned long long)(uintptr_t)shared);
+	fflush(stdout);
+}
+
+static void send_message(const char *text, struct ibv_mr *mr)
+{
+	size_t length = parse_bytes(text, sent, sizeof(sent));
+	struct ibv_wc wc;
+
+	if (rdma_post_send(id, NULL, sent, length, mr, 0) || rdma_get_send_comp(id, &wc) < 0)
+		fail("send");
+}
+
+/* One message, or the end of the connection; waits for at most WAIT_MS. */
+static void receive(void)
+{
+	struct ibv_wc wc;
+
+	for (int waited = 0; waited < WAIT_MS; waited += 10) {
+		int count = ibv_poll_cq(id->recv_cq, 1, &wc);
+
+		if (count < 0)
+			fail("receive");
+		if (count && wc.status != IBV_WC_SUCCESS) {
+			printf("closed\n");
+			fflush(stdout);
+			return;
+		}
+		if (count) {
+			print_bytes("message", received[wc.wr_id], wc.byte_len);
+			post_receive(wc.wr_id);
+			return;
+		}
+		poll(NULL, 0, 10);
+	}
+	printf("silence\n");
+	fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+	static char line[LINE];
+	struct ibv_mr *mr;
+
+	if (argc != 3) {
+		fprintf(stderr, "usage: rdma_raw ADDRESS PORT\n");
+		return 2;
+	}
+	connect_to(argv[1], argv[2]);
+	mr = rdma_reg_msgs(id, sent, sizeof(sent));
+	if (!mr)
+		fail("memory");
+	while (fgets(line, sizeof(line), stdin)) {
+		if (!strncmp(line, "send ", 5))
+			send_message(line + 5, mr);
+		else if (!strncmp(line, "fill ", 5))
+			parse_bytes(line + 5, shared, sizeof(shared));
+		else if (!strncmp(line, "dump ", 5))
+			print_bytes("buffer", shared, strtoul(line + 5, NULL, 10));
+		else if (!strncmp(line, "receive", 7))
+			receive();
+	}
+	rdma_disconnect(id);
+	return 0;
+}

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""Connections come and go, and leave nothing behind; what breaks them breaks no data."""
+
+from harness.host import wait_until
+
+from writer import Writer
+
+
+def test_mounts_leave_nothing_behind(rdma, service, client, share, request):
+    service.mount(client, share, '/mnt/once', 'rdma')
+    client.run('umount -i /mnt/once', timeout=120)
+    wait_until(lambda: rdma.held().pairs == 0, 120, 'no connection is left', interval=1)
+    before = rdma.held()
+    for i in range(50 if request.config.getoption('--all') else 8):
+        service.mount(client, share, '/mnt/once', 'rdma')
+        client.run(f'head -c 2000000 /dev/zero >/mnt/once/{i % 8}; umount -i /mnt/once', timeout=120)
+    rdma.wait_for(before)
+    assert before.regions == 0 and before.pinned == 0
+
+
+def test_a_cable_that_is_pulled_and_put_back(rdma, mount, client):
+    writer = Writer(client, mount('rdma'))
+    writer.more(5)
+    client.cut()
+    client.run('sleep 20')
+    client.join()
+    writer.more(10)
+    writer.check()
+
+
+def test_a_server_that_is_killed(rdma, service, mount, client):
+    writer = Writer(client, mount('rdma'))
+    writer.more(5)
+    service.kill()
+    service.start()
+    writer.more(10)
+    writer.check()
+
+
+def test_a_client_that_is_reset(rdma, service, client, share):
+    wait_until(lambda: rdma.held().pairs == 0, 240, 'no connection is left', interval=1)
+    before = rdma.held()
+    service.mount(client, share, '/mnt/reset', 'rdma')
+    Writer(client, '/mnt/reset').more(5)
+    client.reset()
+    client.run('rdma link add rxe0 type rxe netdev lab')
+    service.mount(client, share, '/mnt/reset', 'rdma')
+    assert client.run('wc -c </mnt/reset/0').stdout.strip() == b'262144'
+    client.run('umount -i /mnt/reset', timeout=120)
+    rdma.wait_for(before)
+
+
+def test_no_session_is_bound_again(rdma, mount, client):
+    """Over RDMA there is no back channel, and the server does not say that it is down."""
+    path = mount('rdma')
+    client.run(f'for i in $(seq 50); do echo $i >{path}/$i; done')
+    told = client.run('cat /proc/self/mountstats').stdout.decode()
+    calls = [line.split()[1] for line in told.split('\n') if 'BIND_CONN_TO_SESSION' in line]
+    assert calls and set(calls) == {'0'}
+
+
+def test_a_device_that_goes_and_comes(rdma, pair, service, client, share):
+    """Connections end with it; who mounts when it is back is served, without a restart."""
+    server = pair[0]
+    service.mount(client, share, '/mnt/device', 'rdma')
+    client.run('echo kept >/mnt/device/file; umount -i /mnt/device', timeout=120)
+    server.run('rdma link delete rxe0')
+    wait_until(lambda: rdma.held()[:2] == (0, 0), 120, 'nothing of the device is held', interval=1)
+    service.mount(client, share, '/mnt/device', 'tcp')
+    assert client.run('cat /mnt/device/file; umount -i /mnt/device').stdout == b'kept\n'
+    server.run('rdma link add rxe0 type rxe netdev lab')
+    wait_until(lambda: 'RDMA is served again' in service.log(), 120, 'RDMA is served again', interval=1)
+    service.mount(client, share, '/mnt/device', 'rdma')
+    assert client.run('cat /mnt/device/file; umount -i /mnt/device').stdout == b'kept\n'

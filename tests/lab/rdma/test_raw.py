@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""What a Linux client never sends: headers that are wrong, chunks in other places, replays."""
+
+import os
+
+import pytest
+
+from harness.wire import (
+    PUTROOTFH, SIZE, getattr_, lookup, open_, read, results, u32, unchecked, write)
+from raw import ERR_CHUNK, ERR_VERS, ERROR, MESSAGE, NO_MESSAGE, Raw, RawSession
+
+NULL = u32(2, 100003, 4, 0, 0, 0, 0, 0)
+
+
+@pytest.fixture
+def connect(rdma, service, client):
+    made = []
+
+    def connect():
+        made.append(Raw(client, service.machine.address))
+        return made[-1]
+
+    yield connect
+    for raw in made:
+        raw.close()
+    assert service.alive()
+
+
+def answers(raw, xid=77):
+    raw.send(u32(xid, 0) + NULL)
+    answer = raw.receive_answer()
+    return answer.kind == MESSAGE and answer.xid == xid
+
+
+def test_credits_are_granted(connect):
+    raw = connect()
+    raw.send_bytes(raw.header(5, credits=1000) + u32(5, 0) + NULL)
+    assert raw.receive_answer().credits == 64
+    raw.send_bytes(raw.header(6, version=7, credits=1000))
+    assert raw.receive_answer().credits == 64
+
+
+def test_another_version_is_told_ours(connect):
+    raw = connect()
+    raw.send_bytes(raw.header(5, version=2) + u32(5, 0) + NULL)
+    answer = raw.receive_answer()
+    assert (answer.xid, answer.kind, answer.words) == (5, ERROR, (ERR_VERS, 1, 1))
+    assert answers(raw)
+
+
+def wrong_headers(raw):
+    """Headers that are answered with ERR_CHUNK."""
+    call = u32(5, 0) + NULL
+    segment = raw.segment(0, 64)
+    return {
+        'an unknown type': raw.header(5, kind=2) + call,
+        'no message anywhere': raw.header(5, kind=NO_MESSAGE),
+        'two messages': raw.header(5, reads=[(0, 0, 64)]) + call,
+        'a read list without an end': u32(5, 1, 9, 0) + (u32(1, 40) + segment) * 100,
+        'a write list without an end': u32(5, 1, 9, 0, 0) + (u32(1, 1) + segment) * 100,
+        'a chunk of very many segments': u32(5, 1, 9, 0, 0, 1, 0xffffffff) + segment,
+        'a chunk of no segment': raw.header(5, writes=[[]]) + call,
+        'a position that is not aligned': raw.header(5, reads=[(42, 0, 64)]) + call,
+        'a position behind the message': raw.header(5, reads=[(400, 0, 64)]) + call,
+        'positions backwards': raw.header(5, reads=[(40, 0, 64), (36, 0, 64)]) + call,
+        'more than there is room for': raw.header(5, reads=[(40, 0, 2000000)]) + call,
+        'lengths that overflow': raw.header(5, reads=[(40, 0, 0xfffffff0), (40, 0, 64)]) + call,
+        'a truth that is neither': u32(5, 1, 9, 0, 2, 0, 0) + call,
+        'an end within a segment': raw.header(5, reads=[(40, 0, 64)])[:30],
+        'no message at all': raw.header(5),
+    }
+
+
+def test_wrong_headers_are_answered_and_the_connection_goes_on(connect):
+    raw = connect()
+    for name, data in wrong_headers(raw).items():
+        raw.send_bytes(data)
+        answer = raw.receive_answer()
+        assert answer and (answer.kind, answer.xid) == (ERROR, 5) and answer.error == ERR_CHUNK, name
+        assert answers(raw), f'after {name}'
+
+
+def test_what_is_no_header_is_dropped(connect):
+    raw = connect()
+    for data in (b'', u32(5), u32(5, 1, 9), raw.header(5, kind=ERROR), raw.header(5, kind=3)):
+        if data:
+            raw.send_bytes(data)
+        assert answers(raw)
+
+
+def test_what_is_no_call_ends_the_connection_alone(connect):
+    raw, other = connect(), connect()
+    raw.send_bytes(raw.header(5) + u32(5, 9, 9, 9))
+    assert raw.receive_answer() is None
+    assert answers(other)
+
+
+@pytest.fixture
+def session(rdma, service, client):
+    session = RawSession(client, service.machine.address)
+    yield session
+    session.connection.close()
+
+
+def call(session, operations, **chunks):
+    """The answer to a compound whose header has CHUNKS."""
+    message = session.message(operations)
+    session.connection.send_bytes(session.connection.header(session.xid, **chunks) + message)
+    return session.connection.receive_answer()
+
+
+@pytest.fixture
+def file(session, share):
+    """A file of the share: (the operations that reach it, its open state)."""
+    stateid = session.compound(PUTROOTFH, lookup('tank'), lookup(share),
+                               open_(b'raw', 'file', how=unchecked(0o666)))
+    return [PUTROOTFH, lookup('tank'), lookup(share), lookup('file')], stateid
+
+
+def next_sequence(session):
+    session.numbers[0] += 1
+    return session.sequence(session.numbers[0])
+
+
+def test_chunks_anywhere_in_a_call(session, file, client):
+    """Two WRITEs, each with its data in a read chunk and operations behind it; odd lengths."""
+    reach, stateid = file
+    first, second = os.urandom(601), os.urandom(2)
+    session.connection.fill(first + second)
+    whole = [next_sequence(session), *reach, write(stateid, 0, first), getattr_(SIZE),
+             write(stateid, 601, second), getattr_(SIZE)]
+    message = session.message(whole)
+    one, two = message.index(first), message.index(second + bytes(2))
+    inline = message[:one] + message[one + 604:two] + message[two + 4:]
+    header = session.connection.header(
+        session.xid, reads=[(one, 0, 300), (one, 300, 301), (two, 601, 2)])
+    session.connection.send_bytes(header + inline)
+    found = results(session.connection.receive(), session.xid, whole)
+    assert [found[-4][0], found[-3], found[-2][0], found[-1]] == [601, 601, 2, 603]
+    _, data = session.compound(*reach, read(stateid, 0, 2000))
+    assert data == first + second
+
+
+def test_a_call_that_is_a_chunk(session, file):
+    reach, stateid = file
+    whole = [next_sequence(session), *reach, write(stateid, 0, b'x' * 700), getattr_(SIZE)]
+    message = session.message(whole)
+    session.connection.fill(message)
+    header = session.connection.header(
+        session.xid, kind=NO_MESSAGE, reads=[(0, 0, 100), (0, 100, len(message) - 100)])
+    session.connection.send_bytes(header)
+    assert results(session.connection.receive(), session.xid, whole)[-1] == 700
+
+
+def test_write_chunks_take_the_data_of_reads(session, file):
+    """Two READs, two chunks and a third that stays empty; what is around them comes inline."""
+    reach, stateid = file
+    data = os.urandom(1501)
+    session.compound(*reach, write(stateid, 0, data))
+    answer = call(session, [next_sequence(session), *reach, read(stateid, 0, 1501), read(stateid, 5, 100)],
+                  writes=[[(0, 1000), (1000, 1000)], [(4000, 600)], [(9000, 8)]])
+    assert (answer.kind, answer.writes) == (MESSAGE, [[1000, 501], [100], [0]])
+    assert session.connection.dump(4100)[:1501] == data
+    assert session.connection.dump(4100)[4000:] == data[5:105]
+
+
+def test_a_reply_that_has_no_room(session, file):
+    reach, stateid = file
+    session.compound(*reach, write(stateid, 0, os.urandom(2000)))
+    asked = [*reach, read(stateid, 0, 2000)]
+    answer = call(session, [next_sequence(session), *asked])
+    assert (answer.kind, answer.error) == (ERROR, ERR_CHUNK)
+    answer = call(session, [next_sequence(session), *asked], writes=[[(0, 1999)]])
+    assert (answer.kind, answer.error) == (ERROR, ERR_CHUNK)
+    answer = call(session, [next_sequence(session), *asked], reply=[(0, 3000)])
+    assert answer.kind == NO_MESSAGE and 2000 < sum(answer.reply) < 3000
+
+
+def test_a_reply_is_replayed(session, file):
+    reach, stateid = file
+    data = os.urandom(900)
+    session.compound(*reach, write(stateid, 0, data))
+    session.numbers[0] += 1
+    asked = [session.sequence(session.numbers[0], cache=True), *reach, read(stateid, 0, 900)]
+    for _ in range(3):
+        session.connection.fill(bytes(900))
+        answer = call(session, asked, writes=[[(0, 900)]])
+        assert answer.writes == [[900]] and session.connection.dump(900) == data
+
+
+@pytest.mark.long
+def test_no_more_connections_than_may_be(rdma, service, client):
+    made = [Raw(client, service.machine.address) for _ in range(64)]
+    assert not any(raw.refused for raw in made)
+    assert Raw(client, service.machine.address).refused
+    made.pop().close()
+    for raw in made:
+        raw.close()
+    assert service.alive()
