@@ -25,6 +25,7 @@
 #define READS 16 /* RDMA READs under way on a connection, where both ends can */
 #define POLL 64
 #define LOOK_MS 500 /* a thread looks whether it is to end */
+#define SILENT 15 /* seconds after which a peer is asked whether it is there */
 #define AGAIN_MS 5000 /* a listener looks for its device */
 
 struct listener {
@@ -82,10 +83,50 @@ static void completions(struct rdma_connection *connection)
 	struct ibv_wc wc[POLL];
 	int count;
 
-	while ((count = ibv_poll_cq(connection->cq, POLL, wc)) > 0)
+	while ((count = ibv_poll_cq(connection->cq, POLL, wc)) > 0) {
+		connection->heard = true;
 		for (int i = 0; i < count; i++)
 			if (wc[i].wr_id)
 				rdma_call_completed(connection, &wc[i]);
+			else if (wc[i].status != IBV_WC_SUCCESS)
+				SVC_DESTROY(&connection->sm_dr.xprt);
+	}
+}
+
+/* An RDMA WRITE of nothing, which needs no memory of the peer and is acknowledged by it, or fails.
+ */
+static void ask(struct rdma_connection *connection)
+{
+	struct ibv_send_wr wr = {.opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED};
+	struct ibv_send_wr *bad;
+	bool failed = false;
+
+	pthread_mutex_lock(&connection->lock);
+	if (!connection->closing)
+		failed = ibv_post_send(connection->id->qp, &wr, &bad);
+	pthread_mutex_unlock(&connection->lock);
+	if (failed)
+		SVC_DESTROY(&connection->sm_dr.xprt);
+}
+
+/* A peer that has gone without a word is not noticed by one who only waits for it. */
+static void ask_the_silent(struct rdma_device *device)
+{
+	struct rdma_connection *connection;
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	if (now.tv_sec - device->asked < SILENT)
+		return;
+	device->asked = now.tv_sec;
+	pthread_mutex_lock(&device->lock);
+	LIST_FOREACH(connection, &device->connections, list)
+	{
+		if (!connection->heard)
+			ask(connection);
+		connection->heard = false;
+	}
+	pthread_mutex_unlock(&device->lock);
 }
 
 /* The thread of a device. A completion queue is not destroyed before its events are acknowledged,
@@ -100,6 +141,7 @@ static void *device_thread(void *argument)
 		struct ibv_cq *cq;
 		void *context;
 
+		ask_the_silent(device);
 		if (poll(&ready, 1, LOOK_MS) <= 0 ||
 			ibv_get_cq_event(device->channel, &cq, &context))
 			continue;
@@ -124,6 +166,7 @@ static void device_free(struct rdma_device *device)
 	if (device->pd && ibv_dealloc_pd(device->pd))
 		__warnx(TIRPC_DEBUG_FLAG_ERROR, "RDMA: a protection domain stays: %s",
 			strerror(errno));
+	pthread_mutex_destroy(&device->lock);
 	mem_free(device, sizeof(*device));
 }
 
@@ -131,6 +174,8 @@ static struct rdma_device *device_make(struct ibv_context *verbs, const struct r
 {
 	struct rdma_device *device = mem_zalloc(sizeof(*device));
 
+	pthread_mutex_init(&device->lock, NULL);
+	LIST_INIT(&device->connections);
 	device->verbs = verbs;
 	device->pd = ibv_alloc_pd(verbs);
 	device->channel = device->pd ? ibv_create_comp_channel(verbs) : NULL;
@@ -206,6 +251,11 @@ static void disconnect(struct rdma_connection *connection)
 /* Takes apart what there is of it. */
 static void destroy(struct rdma_connection *connection)
 {
+	if (connection->listed) {
+		pthread_mutex_lock(&connection->device->lock);
+		LIST_REMOVE(connection, list);
+		pthread_mutex_unlock(&connection->device->lock);
+	}
 	if (connection->id->qp)
 		rdma_destroy_qp(connection->id);
 	if (connection->cq)
@@ -453,6 +503,15 @@ static int answer(struct rdma_connection *connection, const struct ibv_device_at
 	return rdma_accept(connection->id, &param) ? errno : 0;
 }
 
+/* It was not heard of yet, and is not asked before SILENT seconds have passed: it connects. */
+static void list(struct rdma_connection *connection)
+{
+	connection->heard = connection->listed = true;
+	pthread_mutex_lock(&connection->device->lock);
+	LIST_INSERT_HEAD(&connection->device->connections, connection, list);
+	pthread_mutex_unlock(&connection->device->lock);
+}
+
 static int connection_open(struct rdma_connection *connection, const struct rdma_conn_param *asked)
 {
 	SVCXPRT *xprt = &connection->sm_dr.xprt, *parent = xprt->xp_parent;
@@ -474,7 +533,11 @@ static int connection_open(struct rdma_connection *connection, const struct rdma
 		rc = post_all(connection);
 	if (!rc && parent->xp_dispatch.rendezvous_cb(xprt) != XPRT_IDLE)
 		rc = EPERM;
-	return rc ? rc : answer(connection, &device, asked);
+	if (!rc)
+		rc = answer(connection, &device, asked);
+	if (!rc)
+		list(connection);
+	return rc;
 }
 
 /* One connection more, where the limit allows. */
@@ -521,11 +584,13 @@ static void asked(
 	}
 	connection = connection_make(listener, id, param);
 	connection->counted = true;
+	SVC_REF(&connection->sm_dr.xprt, SVC_REF_FLAG_NONE);
 	rc = connection_open(connection, param);
 	if (rc) {
 		refuse(id, strerror(rc));
 		SVC_DESTROY(&connection->sm_dr.xprt);
 	}
+	SVC_RELEASE(&connection->sm_dr.xprt, SVC_RELEASE_FLAG_NONE);
 }
 
 /* Takes the next event, with the private data of its own: returns false where there is none. */

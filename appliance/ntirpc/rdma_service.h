@@ -63,6 +63,9 @@ struct rdma_connection {
 	pthread_mutex_t lock; /* over `closing` and posting receives */
 	bool closing; /* no receive is posted any more */
 	bool counted; /* among the connections that are limited */
+	bool heard; /* something has completed since it was last looked at */
+	bool listed; /* in the device's list */
+	LIST_ENTRY(rdma_connection) list;
 	STAILQ_ENTRY(rdma_connection) disconnect, destroy; /* the reaper's */
 };
 
@@ -74,6 +77,9 @@ struct rdma_device {
 	pthread_t thread;
 	unsigned users;
 	bool stopping;
+	pthread_mutex_t lock; /* over `connections` */
+	LIST_HEAD(, rdma_connection) connections;
+	time_t asked; /* when silent peers were last asked for */
 	struct rdma_memory *memory;
 };
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
-"""Drives that go while a client writes over RDMA. Last, since the pool is without them from there on."""
+"""Drives that go while a client writes over RDMA: the pool is without them from there on."""
 
 from writer import Writer
 
