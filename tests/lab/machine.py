@@ -200,6 +200,16 @@ class Machine(Commands):
         self.kill()
         self.start()
 
+    def lose(self):
+        """Lose all that arrives from the lab's network. Unlike a cable that is pulled, this
+        leaves rdma_rxe's queue pair for management alive, which fails for good when it sends without
+        a carrier (Linux 6.12)."""
+        self.run('tc qdisc add dev lab clsact && tc filter add dev lab ingress matchall action drop')
+
+    def find(self):
+        """Lose nothing any more."""
+        self.run('tc qdisc del dev lab clsact')
+
     def cut(self):
         """Pull the cable of the lab's network."""
         self.qmp.ask('set_link', name='lab', up=False)
