@@ -201,9 +201,7 @@ class Machine(Commands):
         self.start()
 
     def lose(self):
-        """Lose all that arrives from the lab's network. Unlike a cable that is pulled, this
-        leaves rdma_rxe's queue pair for management alive, which fails for good when it sends without
-        a carrier (Linux 6.12)."""
+        """Lose all that arrives from the lab's network."""
         self.run('tc qdisc add dev lab clsact && tc filter add dev lab ingress matchall action drop')
 
     def find(self):
