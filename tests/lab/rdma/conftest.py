@@ -22,8 +22,8 @@ class Rdma:
         """Memory regions, queue pairs, pinned kB, and threads of the server's process but for the
         workers, of which there are as many as there was work lately."""
         told = self.service.machine.run(
-            'pid=$(pidof -s ganesha.nfsd); rdma resource show mr | grep -c "pid $pid " ; '
-            'rdma resource show qp | grep -c "pid $pid "; grep VmPin /proc/$pid/status; '
+            'pid=$(pidof -s ganesha.nfsd); rdma resource show mr | grep -c ganesha.nfsd; '
+            'rdma resource show qp | grep -c ganesha.nfsd; grep VmPin /proc/$pid/status; '
             'cat /proc/$pid/task/*/comm | grep -vc "^svc_"',
             check=False).stdout.decode()
         return Held(*map(int, re.findall(r'\d+', told)))
