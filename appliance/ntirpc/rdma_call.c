@@ -78,8 +78,7 @@ static void set_call_ops(void)
 	call_ops.x_destroy = request_done;
 }
 
-/* --- posting ------------------------------------------------------------------------------------
- */
+/* --- posting ---------------------------------------------------------------------------------- */
 
 /* Posts the receive; the connection keeps a reference for it. An error: not, and never again. */
 int rdma_call_post(struct rdma_call *call)
@@ -151,8 +150,7 @@ static void send_error(struct rdma_call *call, int error)
 	chain_post(call, &chain, ABOUT_SEND);
 }
 
-/* --- arrival
- * -------------------------------------------------------------------------------------- */
+/* --- arrival ---------------------------------------------------------------------------------- */
 
 /* The call as a stream of views. False where its chunks do not fit together. */
 static bool view(struct rdma_call *call)
@@ -296,8 +294,7 @@ enum xprt_stat rdma_call_decode(struct svc_req *req)
 	return req->rq_xprt->xp_dispatch.process_cb(req);
 }
 
-/* --- the reply
- * -------------------------------------------------------------------------------------- */
+/* --- the reply -------------------------------------------------------------------------------- */
 
 /* A reply that is being placed: `used` bytes of the large buffer are taken, and what the chunks'
  * segments get is in the chain. */

@@ -52,8 +52,7 @@ static struct rdma_connection *connection_of(SVCXPRT *xprt)
 	return opr_containerof(REC_XPRT(xprt), struct rdma_connection, sm_dr);
 }
 
-/* --- RFC 8797: how much each end takes in one message
- * --------------------------------------------- */
+/* --- RFC 8797: how much each end takes in one message ----------------------------------------- */
 
 #define PRIVATE_MAGIC 0xf6ab0e18
 #define KIB(code) (((uint32_t)(code) + 1) << 10)
@@ -75,8 +74,7 @@ static uint32_t inline_reply(const struct rdma_conn_param *param)
 	return KIB(told.receive) < RDMA_INLINE ? KIB(told.receive) : RDMA_INLINE;
 }
 
-/* --- devices
- * ------------------------------------------------------------------------------------------ */
+/* --- devices ---------------------------------------------------------------------------------- */
 
 static void completions(struct rdma_connection *connection)
 {
@@ -225,8 +223,7 @@ static void device_put(struct rdma_device *device)
 	device_free(device);
 }
 
-/* --- the end of a connection
- * ------------------------------------------------------------------------- */
+/* --- the end of a connection ------------------------------------------------------------------ */
 
 static size_t buffers_size(const struct rdma_connection *connection)
 {
@@ -333,8 +330,7 @@ static void connection_destroy(SVCXPRT *xprt, u_int flags, const char *tag, cons
 	pthread_mutex_unlock(&reaper.lock);
 }
 
-/* --- what the rest of ntirpc sees of a connection and of a listener
- * ------------------------------------- */
+/* --- what the rest of ntirpc sees of a connection and of a listener --------------------------- */
 
 extern mutex_t ops_lock;
 
@@ -394,8 +390,7 @@ static struct xp_ops listener_ops = {
 	.xp_control = control,
 };
 
-/* --- the beginning of a connection
- * ------------------------------------------------------------------------ */
+/* --- the beginning of a connection ------------------------------------------------------------ */
 
 static void set_address(struct rpc_address *address, const struct sockaddr *from)
 {
@@ -634,8 +629,7 @@ static bool next_event(struct listener *listener)
 	return true;
 }
 
-/* --- listening
- * -------------------------------------------------------------------------------------------- */
+/* --- listening -------------------------------------------------------------------------------- */
 
 static int bind_to(struct listener *listener)
 {
