@@ -16,17 +16,6 @@ IMAGES = os.environ.get('MILLRACE_IMAGE', os.path.join(variant.ROOT, 'build', 'a
 SHOWN = 6000  # characters of a console
 
 
-def pytest_addoption(parser):
-    parser.addoption('--all', action='store_true', help='what takes long, too')
-
-
-def pytest_collection_modifyitems(config, items):
-    if not config.getoption('--all'):
-        long = [item for item in items if item.get_closest_marker('long')]
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
-
-
 @pytest.fixture(scope='session')
 def version():
     with open(os.path.join(IMAGES, 'version')) as file:
