@@ -18,8 +18,9 @@ def test_a_drive_is_pulled_and_put_back(pair):
     server.pull_drive(6)
     assert server.run(f'test -b {drive.path}', check=False).rc != 0
     server.put_drive(6)
-    wait_until(lambda: server.run(f'test -b {drive.path}', check=False).rc == 0, 120, 'the drive is back')
-    assert server.run(f'head -c 7 {drive.path}').stdout == b'written'
+    # The name may come, go and come again: udev takes its time over the drive that has gone.
+    wait_until(lambda: server.run(f'head -c 7 {drive.path}', check=False).stdout == b'written', 120,
+               'the drive is back, with what it held')
 
 
 def test_a_cable_is_pulled_and_put_back(pair):
