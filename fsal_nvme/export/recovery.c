@@ -29,7 +29,7 @@ static void read_records(
 	nfs_grace_start_t *start, add_clid_entry_hook add, add_rfh_entry_hook add_revoked)
 {
 	struct client_row row = {0};
-	struct txn *view;
+	struct txn *view = NULL;
 	int r = view_begin(pool_env(nvme.pool), &view);
 
 	while (!r) {
