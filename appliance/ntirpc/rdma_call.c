@@ -2,9 +2,9 @@
 /*
  * One call. It arrives in a posted receive; its header is parsed; it takes the large buffers that
  * it needs; what its read chunks name is fetched, all at once; then a worker runs it. The reply's
- * data goes to the write chunk, the rest into one message or, where it is too long for that, to the
- * reply chunk: one chain of RDMA WRITEs and a SEND. When that has completed and the request is
- * gone, the receive is posted again.
+ * data goes to the write chunk, from where it is or else by way of a large buffer, the rest into
+ * one message or, where it is too long for that, to the reply chunk: one chain of RDMA WRITEs and a
+ * SEND. When that has completed and the request is gone, the receive is posted again.
  *
  * Failure: what cannot be understood is answered with ERR_VERS or ERR_CHUNK, and so is a call whose
  * reply has no room. What the device refuses ends the connection: all that is posted then completes
@@ -28,6 +28,7 @@ enum { ABOUT_RECEIVE = 1, ABOUT_READ = 2, ABOUT_SEND = 3, ABOUT_MASK = 3 };
 
 #define CHAIN (RDMA_HEADER_SEGMENTS + 1)
 
+static uint64_t copied; /* bytes of data, in replies */
 static struct xdr_ops call_ops; /* those of every stream, but for its end */
 static pthread_once_t call_ops_once = PTHREAD_ONCE_INIT;
 
@@ -61,6 +62,9 @@ static void drop(struct rdma_call *call)
 	if (atomic_dec_int32_t(&call->references))
 		return;
 	drop_views(call);
+	if (call->sent)
+		XDR_DESTROY(call->sent->xdrs);
+	call->sent = NULL;
 	rdma_memory_release(connection->device->memory, call);
 	if (rdma_call_post(call))
 		SVC_RELEASE(&connection->sm_dr.xprt, SVC_RELEASE_FLAG_NONE);
@@ -303,6 +307,7 @@ struct placing {
 	struct chain chain;
 	uint32_t used;
 	unsigned writes; /* write chunks that are filled */
+	bool direct; /* some of it is sent from the stream's memory */
 };
 
 static struct xdr_ioq_uv *next_of(struct xdr_ioq_uv *uv)
@@ -336,8 +341,9 @@ static uint32_t opaque_length(struct xdr_ioq_uv *before, uint32_t bytes)
 	return length <= bytes && bytes - length < 4 ? length : 0;
 }
 
-/* Sends `length` bytes of the large buffer, from `used` on, to the chunk. */
-static void fill_chunk(struct placing *placing, const struct rdma_chunk *chunk, uint32_t length)
+/* Sends `length` bytes to the chunk. */
+static void fill_chunk(struct placing *placing, const struct rdma_chunk *chunk, const uint8_t *data,
+	uint32_t lkey, uint32_t length)
 {
 	struct rdma_call *call = placing->call;
 
@@ -347,10 +353,9 @@ static void fill_chunk(struct placing *placing, const struct rdma_chunk *chunk, 
 		if (segment->length > length)
 			segment->length = length;
 		if (segment->length)
-			chain_add(&placing->chain, IBV_WR_RDMA_WRITE,
-				call->reply->data + placing->used, segment->length,
-				call->reply->lkey, segment);
-		placing->used += segment->length;
+			chain_add(&placing->chain, IBV_WR_RDMA_WRITE, data, segment->length, lkey,
+				segment);
+		data += segment->length;
 		length -= segment->length;
 	}
 }
@@ -366,6 +371,40 @@ static void copy_to(uint8_t *to, struct xdr_ioq_uv *from, struct xdr_ioq_uv *end
 		to += part;
 		length -= part;
 	}
+}
+
+/* The same by way of the large buffer. False where that has no room. */
+static bool copy_to_chunk(struct placing *placing, const struct rdma_chunk *chunk,
+	struct xdr_ioq_uv *from, struct xdr_ioq_uv *end, uint32_t length)
+{
+	struct rdma_large *large = placing->call->reply;
+	uint8_t *data = large->data + placing->used;
+
+	if (length > RDMA_LARGE - placing->used)
+		return false;
+	copy_to(data, from, end, length);
+	fill_chunk(placing, chunk, data, large->lkey, length);
+	placing->used += length;
+	return true;
+}
+
+/* The bytes from `uv` on, which are a READ's, to the chunk. False where it has no room. */
+static bool place_opaque(struct placing *placing, const struct rdma_chunk *chunk,
+	struct xdr_ioq_uv *uv, struct xdr_ioq_uv *end, uint32_t length)
+{
+	uint32_t lkey;
+
+	if (length > chunk->length)
+		return false;
+	if (ioquv_length(uv) >= length &&
+		rdma_memory_lent(
+			placing->call->connection->device->memory, uv->v.vio_head, length, &lkey)) {
+		fill_chunk(placing, chunk, uv->v.vio_head, lkey, length);
+		placing->direct = true;
+		return true;
+	}
+	__atomic_fetch_add(&copied, length, __ATOMIC_RELAXED);
+	return copy_to_chunk(placing, chunk, uv, end, length);
 }
 
 /* Takes the data that write chunks are for out of the stream. False where it has no room. */
@@ -386,10 +425,8 @@ static bool place_data(struct placing *placing, struct xdr_ioq *reply)
 		if (length) {
 			const struct rdma_chunk *chunk = &header->write[placing->writes++];
 
-			if (length > chunk->length || length > RDMA_LARGE - placing->used)
+			if (!place_opaque(placing, chunk, uv, end, length))
 				return false;
-			copy_to(placing->call->reply->data + placing->used, uv, end, length);
-			fill_chunk(placing, chunk, length);
 			for (; uv != end; uv = next_of(uv))
 				uv->v.vio_tail = uv->v.vio_head;
 		}
@@ -397,7 +434,7 @@ static bool place_data(struct placing *placing, struct xdr_ioq *reply)
 		uv = end;
 	}
 	for (unsigned i = placing->writes; i < header->writes; i++)
-		fill_chunk(placing, &header->write[i], 0);
+		fill_chunk(placing, &header->write[i], NULL, 0, 0);
 	return true;
 }
 
@@ -427,11 +464,9 @@ static uint32_t place_rest(struct placing *placing, struct xdr_ioq *reply)
 		return header + length;
 	}
 	if (!call->header.has_reply || length > call->header.reply.length ||
-		length > RDMA_LARGE - placing->used ||
-		rdma_header_reply_size(&call->header, true) > connection->inline_reply)
+		rdma_header_reply_size(&call->header, true) > connection->inline_reply ||
+		!copy_to_chunk(placing, &call->header.reply, first, NULL, length))
 		return 0;
-	copy_to(call->reply->data + placing->used, first, NULL, length);
-	fill_chunk(placing, &call->header.reply, length);
 	return rdma_header_reply(&call->header, true, connection->credits, call->send);
 }
 
@@ -449,6 +484,8 @@ static bool send_reply(struct rdma_call *call, struct xdr_ioq *reply)
 	}
 	chain_add(
 		&placing.chain, IBV_WR_SEND, call->send, length, call->connection->mr->lkey, NULL);
+	if (placing.direct)
+		call->sent = reply;
 	return chain_post(call, &placing.chain, ABOUT_SEND);
 }
 
@@ -478,8 +515,14 @@ enum xprt_stat rdma_call_reply(struct svc_req *req)
 	} else {
 		sent = send_reply(call, reply);
 	}
-	XDR_DESTROY(reply->xdrs);
+	if (call->sent != reply)
+		XDR_DESTROY(reply->xdrs);
 	return sent ? XPRT_IDLE : XPRT_DIED;
+}
+
+uint64_t rpc_rdma_copied(void)
+{
+	return __atomic_load_n(&copied, __ATOMIC_RELAXED);
 }
 
 void rdma_call_init(struct rdma_call *call, struct rdma_connection *connection, uint8_t *buffers)

@@ -4,6 +4,9 @@
  * connection has gone. A call takes all that it needs at once, before it runs, and gives it back
  * when its reply has left: nobody who holds a buffer waits for another. Where there is none, the
  * call waits in a queue; no thread does.
+ *
+ * Memory that the server lends is registered with each device as a whole, for as long as there is
+ * the device: what lies in it is sent from there.
  */
 #include "config.h"
 #include <errno.h>
@@ -22,7 +25,13 @@ struct slab {
 	struct rdma_large large[SLAB];
 };
 
+static struct {
+	void *data;
+	size_t length;
+} lent;
+
 struct rdma_memory {
+	struct ibv_mr *lent; /* NULL: it is copied from */
 	pthread_mutex_t lock;
 	struct ibv_pd *pd;
 	size_t slabs, most; /* registered, and how many there may be */
@@ -40,6 +49,23 @@ uint8_t *rdma_map(size_t size)
 	return data == MAP_FAILED ? NULL : data;
 }
 
+void rpc_rdma_lend(void *data, size_t length)
+{
+	lent.data = data;
+	lent.length = length;
+}
+
+bool rdma_memory_lent(struct rdma_memory *memory, const void *data, size_t length, uint32_t *lkey)
+{
+	uintptr_t from = (uintptr_t)lent.data, at = (uintptr_t)data;
+
+	if (!memory->lent || at < from || at - from > lent.length ||
+		length > lent.length - (at - from))
+		return false;
+	*lkey = memory->lent->lkey;
+	return true;
+}
+
 struct rdma_memory *rdma_memory_create(struct ibv_pd *pd, size_t limit)
 {
 	struct rdma_memory *memory = mem_zalloc(sizeof(*memory));
@@ -52,6 +78,11 @@ struct rdma_memory *rdma_memory_create(struct ibv_pd *pd, size_t limit)
 	SLIST_INIT(&memory->slab);
 	TAILQ_INIT(&memory->unused);
 	TAILQ_INIT(&memory->waiting);
+	if (lent.length)
+		memory->lent = ibv_reg_mr(pd, lent.data, lent.length, 0);
+	if (lent.length && !memory->lent)
+		__warnx(TIRPC_DEBUG_FLAG_WARN, "RDMA: data is copied: %zu bytes are not pinned: %s",
+			lent.length, strerror(errno));
 	return memory;
 }
 
@@ -59,6 +90,9 @@ void rdma_memory_destroy(struct rdma_memory *memory)
 {
 	struct slab *slab;
 
+	if (memory->lent && ibv_dereg_mr(memory->lent))
+		__warnx(TIRPC_DEBUG_FLAG_ERROR, "RDMA: %zu bytes stay pinned: %s", lent.length,
+			strerror(errno));
 	while ((slab = SLIST_FIRST(&memory->slab))) {
 		SLIST_REMOVE_HEAD(&memory->slab, list);
 		if (ibv_dereg_mr(slab->mr))

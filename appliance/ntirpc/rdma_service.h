@@ -47,6 +47,7 @@ struct rdma_call {
 	struct rdma_header header;
 	struct rdma_large *read; /* what the read chunks bring */
 	struct rdma_large *reply; /* what goes to the other chunks */
+	struct xdr_ioq *sent; /* the reply, while its own memory is sent from */
 	int32_t references; /* the request's, and one for each chain that is posted */
 };
 
@@ -92,6 +93,8 @@ bool rdma_memory_ready(struct rdma_memory *memory);
 bool rdma_memory_take(struct rdma_memory *memory, struct rdma_call *call);
 void rdma_memory_release(struct rdma_memory *memory, struct rdma_call *call);
 uint8_t *rdma_map(size_t size);
+/* The key of memory that was lent (rpc_rdma_lend()). False: it was not, or not all of it. */
+bool rdma_memory_lent(struct rdma_memory *memory, const void *data, size_t length, uint32_t *lkey);
 
 /* rdma_call.c */
 void rdma_call_init(struct rdma_call *call, struct rdma_connection *connection, uint8_t *buffers);

@@ -53,6 +53,8 @@ struct control_host {
 	/* Properties were changed, durably: read them again. After an error the old values are
 	 * put back. `row` is NULL for those of the pool. */
 	int (*properties_changed)(void *data, const struct volume_row *row, struct error *error);
+	/* Bytes of data that the server has copied on their way to and from the network. */
+	uint64_t (*copied)(void *data);
 	/* Asked to stop: returns at once, as a SIGTERM would. */
 	void (*stop)(void *data);
 };

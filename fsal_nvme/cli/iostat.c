@@ -30,6 +30,7 @@ static const struct {
 	{"commits", "commit_rate"},
 	{"transactions", "transaction_rate"},
 	{"errors", "error_rate"},
+	{"copied_bytes", "copied_byte_rate"},
 };
 
 /* Time that was waited for all, by the one. */

@@ -40,6 +40,14 @@ static void add(struct device_counters *sum, const struct device_counters *c)
 	}
 }
 
+/* Bytes of data, between devices and network. */
+static uint64_t copied(const struct verb_call *call)
+{
+	const struct control_host *host = call->host;
+
+	return pool_copied(call->pool) + (host && host->copied ? host->copied(host->data) : 0);
+}
+
 static void put_devices(struct verb_call *call, const struct pool_device_io *list, unsigned count)
 {
 	json_t *devices = json_array(), *pools = json_array(), *pool = json_object();
@@ -58,6 +66,7 @@ static void put_devices(struct verb_call *call, const struct pool_device_io *lis
 	}
 	put_text(pool, "name", pool_name(call->pool));
 	put_device(pool, &sum);
+	put_integer(pool, "copied_bytes", copied(call));
 	json_array_append_new(pools, pool);
 	json_object_set_new(call->result, "pools", pools);
 	json_object_set_new(call->result, "devices", devices);

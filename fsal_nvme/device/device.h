@@ -140,6 +140,8 @@ void engine_counters(struct engine *engine, struct engine_counters *counters);
  * the heap beyond it; NULL when there is none. Not zeroed. From any thread.
  */
 void *buffer_alloc(struct engine *engine, size_t length);
+/* That region, which stays where it is; *length is 0 where there is none. */
+void *engine_memory(struct engine *engine, size_t *length);
 void buffer_free(struct engine *engine, void *buffer, size_t length);
 
 uint64_t engine_clock(struct engine *engine); /* monotonic, nanoseconds */

@@ -195,6 +195,12 @@ void *buffer_alloc(struct engine *engine, size_t length)
 	return engine->ops->alloc(engine, whole_blocks(length));
 }
 
+void *engine_memory(struct engine *engine, size_t *length)
+{
+	*length = 0;
+	return engine->ops->memory ? engine->ops->memory(engine, length) : NULL;
+}
+
 void buffer_free(struct engine *engine, void *buffer, size_t length)
 {
 	if (buffer)

@@ -17,6 +17,7 @@ struct engine_ops {
 	bool (*present)(struct device *device);
 	void (*counters)(struct engine *engine, struct engine_counters *counters);
 	void *(*alloc)(struct engine *engine, size_t length); /* length: whole blocks */
+	void *(*memory)(struct engine *engine, size_t *length); /* NULL: no region */
 	void (*free)(struct engine *engine, void *buffer, size_t length);
 	uint64_t (*clock)(struct engine *engine);
 	uint64_t (*time)(struct engine *engine);

@@ -78,6 +78,12 @@ static void *uring_alloc(struct engine *engine, size_t length)
 	return arena_alloc(&uring(engine)->arena, length);
 }
 
+static void *uring_memory(struct engine *engine, size_t *length)
+{
+	*length = uring(engine)->arena.length;
+	return uring(engine)->arena.memory;
+}
+
 static void uring_free(struct engine *engine, void *buffer, size_t length)
 {
 	arena_free(&uring(engine)->arena, buffer, length);
@@ -146,6 +152,7 @@ static const struct engine_ops uring_ops = {
 	.present = uring_present,
 	.counters = uring_counters,
 	.alloc = uring_alloc,
+	.memory = uring_memory,
 	.free = uring_free,
 	.clock = uring_clock,
 	.time = uring_time,

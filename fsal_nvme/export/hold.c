@@ -88,6 +88,41 @@ int hold_until_written(struct volume_file *file, const struct fsal_io_arg *arg, 
 	return r;
 }
 
+/* --- memory of the request ----------------------------------------------------------------- */
+
+#define LENT_LEAST (64u << 10) /* bytes of a write that may make up a row */
+
+struct lending {
+	struct loan loan;
+	struct reply_hold *reply;
+};
+
+static void lending_over(struct loan *loan)
+{
+	struct lending *lending = container_of(loan, struct lending, loan);
+
+	reply_hold_release(lending->reply, NFS4_OK);
+	gsh_free(lending);
+}
+
+struct loan *hold_while_lent(const struct fsal_io_arg *arg, size_t length)
+{
+	struct reply_hold *reply;
+	struct lending *lending;
+
+	if (length < LENT_LEAST || (uintptr_t)arg->iov[0].iov_base % BLOCK_SIZE)
+		return NULL;
+	reply = reply_hold_take();
+	if (!reply)
+		return NULL;
+	lending = gsh_malloc(sizeof(*lending));
+	lending->reply = reply;
+	loan_begin(&lending->loan, lending_over);
+	return &lending->loan;
+}
+
+/* --- space --------------------------------------------------------------------------------- */
+
 int hold_until_allocated(struct volume_file *file, uint64_t offset, uint64_t length,
 	struct volume_write_options *options)
 {

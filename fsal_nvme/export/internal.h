@@ -255,6 +255,9 @@ void hold_until_committed(struct volume_file *file);
  */
 int hold_until_written(struct volume_file *file, const struct fsal_io_arg *arg, size_t length,
 	struct volume_write_options *options);
+/* The memory of a write, for volume_write_options.loan: the reply, and with it what the request
+ * takes, leaves when the loan is over; who writes ends it. NULL: it is not worth it. */
+struct loan *hold_while_lent(const struct fsal_io_arg *arg, size_t length);
 /* The same of space that is kept, and of a hole. */
 int hold_until_allocated(struct volume_file *file, uint64_t offset, uint64_t length,
 	struct volume_write_options *options);

@@ -2,13 +2,14 @@
 /*
  * Reading, writing, committing.
  *
- * A read goes into the memory of the request (RDMA), or else into a buffer of the engine's that
- * leaves with the reply and comes back through iov_release. It ends inside the call, when the data
+ * A read goes into a buffer of the engine's that leaves with the reply, over RDMA too, and comes
+ * back through iov_release. It ends inside the call, when the data
  * was in memory, or on an engine thread, where the request's context is not: there a simple one is
  * made, of the export that the request came through.
  *
- * A write is copied at once and answered; a stable one, and COMMIT, have their reply held until the
- * file is durable.
+ * A write is copied at once and answered; of one that lies aligned in memory, as over RDMA, whole
+ * rows are written from there, and it is answered when they are. A stable one, and COMMIT, have
+ * their reply held until the file is durable.
  */
 #include "export/internal.h"
 
@@ -154,10 +155,13 @@ static int write_file(struct handle *handle, const struct fsal_io_arg *arg, size
 
 	if (r)
 		return r;
-	if (arg->fsal_stable)
-		return hold_until_written(file, arg, length, &options);
-	return volume_write_with(
-		file, arg->offset, arg->iov, (unsigned)arg->iov_count, length, &options);
+	options.loan = hold_while_lent(arg, length);
+	r = arg->fsal_stable ? hold_until_written(file, arg, length, &options)
+			     : volume_write_with(file, arg->offset, arg->iov,
+				       (unsigned)arg->iov_count, length, &options);
+	if (options.loan)
+		loan_end(options.loan);
+	return r;
 }
 
 static void write2(struct fsal_obj_handle *obj, bool bypass, fsal_async_cb done,

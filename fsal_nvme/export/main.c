@@ -111,6 +111,11 @@ static int properties_changed(void *data, const struct volume_row *row, struct e
 	return r || row ? r : compaction_start(nvme.pool, nvme.volumes, error);
 }
 
+static uint64_t copied(void *data)
+{
+	return rpc_rdma_copied();
+}
+
 static void stop(void *data)
 {
 	kill(getpid(), SIGTERM);
@@ -120,6 +125,7 @@ static const struct control_host control_host = {
 	.volume_added = volume_added,
 	.volume_removing = volume_removing,
 	.properties_changed = properties_changed,
+	.copied = copied,
 	.stop = stop,
 };
 
@@ -281,6 +287,8 @@ static int open_storage(struct error *error)
 	const struct engine_options options = {.buffer_memory = nvme.options.buffer_memory};
 	const struct volumes_options volumes = {.moved = export_moved};
 	const struct rlimit all = {RLIM_INFINITY, RLIM_INFINITY};
+	size_t length;
+	void *memory;
 	int r = host_lock(
 		nvme.options.run_dir, nvme.options.pool, LOCK_SECONDS, &nvme.lock_fd, error);
 
@@ -288,8 +296,11 @@ static int open_storage(struct error *error)
 		return r;
 	(void)setrlimit(RLIMIT_MEMLOCK, &all); /* for registered buffers, where it is counted */
 	r = uring_engine_create(&options, &nvme.engine, error);
-	if (!r)
+	if (!r) {
+		memory = engine_memory(nvme.engine, &length);
+		rpc_rdma_lend(memory, length);
 		r = open_pool(error);
+	}
 	if (!r)
 		r = volumes_create(nvme.pool, &volumes, &nvme.volumes);
 	return r;

@@ -33,6 +33,8 @@ static inline uint64_t group_end(uint64_t at)
 
 /* Whether there is anything to be asked or told. */
 bool block_cache_is_on(struct block_cache *cache);
+/* Bytes that were copied out of it. */
+uint64_t block_cache_copied(struct block_cache *cache);
 /* Copies what it has of the bytes from..to of a segment, which lie in one group, to `into`. A bit
  * for each block found, counted from that of `from`. Any thread; does not wait. */
 uint64_t block_cache_get(

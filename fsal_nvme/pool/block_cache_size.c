@@ -288,6 +288,14 @@ void block_cache_status(struct block_cache *cache, struct pool_status *status)
 	}
 }
 
+uint64_t block_cache_copied(struct block_cache *cache)
+{
+	struct pool_status status = {0};
+
+	block_cache_status(cache, &status);
+	return status.cache_hits;
+}
+
 /* --- its life ----------------------------------------------------------------------------- */
 
 int block_cache_create(struct pool *pool)

@@ -103,7 +103,9 @@ void pool_fail(struct pool *pool, int error, const char *why);
 struct row {
 	struct segment *segment;
 	uint32_t index;
-	uint8_t *memory; /* (k + m) cells, data first: buffer_alloc() */
+	uint8_t *memory; /* k data cells, one behind the other: buffer_alloc(), or lent */
+	uint8_t *parity; /* m cells */
+	struct loan *loan; /* whose memory the data cells are; NULL: the row's own */
 	uint32_t fill; /* stream->lock: bytes of the data cells handed out (linear streams) */
 	uint32_t *cell_fill; /* k: bytes handed out in each cell; (data + parity) entries */
 	_Atomic uint32_t copying; /* appends still copying into it, plus 1 while it is open */
@@ -600,6 +602,7 @@ struct pool {
 	unsigned table_size, segment_count;
 	LIST_HEAD(, segment) moved; /* under table_lock */
 	_Atomic uint64_t remap_runs; /* of all of these */
+	_Atomic uint64_t copied; /* bytes of data, but for those out of the block cache */
 	struct stream *streams;
 	unsigned stream_count; /* of volumes, open */
 	uint64_t living_epoch; /* the last one before this whose owner may still write; 0: none */
@@ -652,6 +655,11 @@ struct pool {
 	atomic_bool thread_running;
 	struct beats *beats;
 };
+
+static inline void pool_count_copied(struct pool *pool, uint64_t bytes)
+{
+	atomic_fetch_add_explicit(&pool->copied, bytes, memory_order_relaxed);
+}
 
 /* Asks the maintenance thread for a round soon. Any thread. */
 void pool_wake_maintenance(struct pool *pool);

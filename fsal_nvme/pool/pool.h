@@ -349,6 +349,7 @@ enum append_flags {
 		1, /* up to a cell's worth into one cell where that fits: whole small files */
 	APPEND_RESERVED = 2, /* for the compactor: also from what a full pool keeps for it */
 	APPEND_KEPT = 4, /* into what txn_keep() or pool_promise() keeps */
+	APPEND_WHOLE = 8, /* of lent memory: ends an open row rather than to go on in the middle */
 };
 
 /*
@@ -359,6 +360,24 @@ enum append_flags {
  */
 int stream_append(struct stream *stream, const struct iovec *iov, unsigned iov_count, size_t length,
 	unsigned flags, struct extent *extents, unsigned *count);
+
+/*
+ * Memory that is lent to appends: a whole row that lies in it, in one piece and aligned to
+ * BLOCK_SIZE, is written from there. Until done(), which is called once, from any thread and with
+ * any locks held, nobody may change the memory. The lender ends its own part when it has made all
+ * the appends.
+ */
+struct loan {
+	_Atomic unsigned users; /* rows, and the lender */
+	void (*done)(struct loan *loan); /* the memory is the lender's again */
+};
+void loan_begin(struct loan *loan, void (*done)(struct loan *loan));
+void loan_end(struct loan *loan);
+/* stream_append() of lent memory, which is copied as far as it makes up no whole rows. */
+int stream_append_lent(struct stream *stream, struct loan *loan, const struct iovec *iov,
+	unsigned iov_count, size_t length, unsigned flags, struct extent *extents, unsigned *count);
+/* Bytes of data that appends and reads have copied in memory since the pool was opened. */
+uint64_t pool_copied(struct pool *pool);
 /* Bytes that were appended and will never be referred to. */
 void pool_abandon_extents(struct pool *pool, const struct extent *extents, unsigned count);
 

@@ -242,6 +242,7 @@ static void piece_copy_out(const struct piece *piece, unsigned i)
 	uint64_t to = start + BLOCK_SIZE < piece->cut.to ? start + BLOCK_SIZE : piece->cut.to;
 
 	memcpy(piece_target(piece, from), piece_block(piece, i) + (from - start), to - from);
+	pool_count_copied(piece->read->pool, to - from);
 }
 
 static void piece_deliver(struct piece *piece)
@@ -281,6 +282,7 @@ static void piece_take(struct piece *piece, const struct rebuild *rebuild)
 
 		memcpy(piece_block(piece, first + i), source->memory + (size_t)i * BLOCK_SIZE,
 			BLOCK_SIZE);
+		pool_count_copied(piece->read->pool, BLOCK_SIZE);
 	}
 }
 
@@ -526,9 +528,11 @@ static void run_copy(const struct read_part *part, struct segment *segment, cons
 	uint64_t row_start = run->row->index * segment_row_bytes(segment);
 
 	/* The data cells come first in a row's memory, so its linear space is as it stands. */
-	if (part->into)
+	if (part->into) {
 		memcpy((uint8_t *)part->into + (run->from - part->extent.offset),
 			run->row->memory + (run->from - row_start), run->to - run->from);
+		pool_count_copied(segment->pool, run->to - run->from);
+	}
 	row_put(run->row);
 }
 

@@ -9,6 +9,10 @@
  * one a stream at most.
  *
  * References on a row: segment->rows[] holds one, its writes hold one, reads hold one each.
+ *
+ * A row whose data lies in lent memory is whole from the start. It is written as others are, but
+ * that it never keeps its memory longer than its writes and reads do, also where it is lost: who
+ * lent the memory waits for it. Lost bytes that are asked for are EIO then.
  */
 #include <assert.h>
 
@@ -17,7 +21,8 @@
 
 /* --- memory ------------------------------------------------------------------------------- */
 
-int row_create(struct pool *pool, struct segment *segment, uint32_t index, struct row **row)
+/* All of a row but its cells. */
+static struct open_row *row_alloc(struct pool *pool, struct segment *segment, uint32_t index)
 {
 	unsigned chunks = segment_chunks(segment);
 	size_t sums = segment_row_sums(segment) * sizeof(uint32_t);
@@ -25,7 +30,7 @@ int row_create(struct pool *pool, struct segment *segment, uint32_t index, struc
 		calloc(1, sizeof(*o) + chunks * (sizeof(struct io) + sizeof(uint32_t)) + sums);
 
 	if (!o)
-		return -ENOMEM;
+		return NULL;
 	o->pool = pool;
 	o->bytes = (size_t)chunks * segment->layout.cell;
 	o->row.segment = segment;
@@ -33,13 +38,48 @@ int row_create(struct pool *pool, struct segment *segment, uint32_t index, struc
 	o->row.ios = (struct io *)(o + 1);
 	o->row.cell_fill = (uint32_t *)(o->row.ios + chunks);
 	o->sums = o->row.cell_fill + chunks;
+	atomic_init(&o->row.references, 1);
+	atomic_init(&o->row.state, ROW_FILLING);
+	return o;
+}
+
+int row_create(struct pool *pool, struct segment *segment, uint32_t index, struct row **row)
+{
+	struct open_row *o = row_alloc(pool, segment, index);
+
+	if (!o)
+		return -ENOMEM;
 	o->row.memory = buffer_alloc(pool->engine, o->bytes);
 	if (!o->row.memory) {
 		free(o);
 		return -ENOMEM;
 	}
-	atomic_init(&o->row.references, 1);
-	atomic_init(&o->row.state, ROW_FILLING);
+	o->row.parity = o->row.memory + segment_row_bytes(segment);
+	*row = &o->row;
+	return 0;
+}
+
+static size_t parity_bytes(const struct open_row *o)
+{
+	return o->bytes - o->lent;
+}
+
+int row_create_lent(struct pool *pool, struct segment *segment, struct loan *loan, uint8_t *memory,
+	struct row **row)
+{
+	struct open_row *o = row_alloc(pool, segment, 0);
+
+	if (!o)
+		return -ENOMEM;
+	o->lent = segment_row_bytes(segment);
+	o->row.parity = buffer_alloc(pool->engine, parity_bytes(o));
+	if (!o->row.parity) {
+		free(o);
+		return -ENOMEM;
+	}
+	o->row.memory = memory;
+	o->row.loan = loan;
+	atomic_fetch_add(&loan->users, 1);
 	*row = &o->row;
 	return 0;
 }
@@ -58,7 +98,12 @@ void row_put(struct row *row)
 
 	if (!row || atomic_fetch_sub(&row->references, 1) != 1)
 		return;
-	buffer_free(o->pool->engine, row->memory, o->bytes);
+	if (row->loan) {
+		buffer_free(o->pool->engine, row->parity, parity_bytes(o));
+		loan_end(row->loan);
+	} else {
+		buffer_free(o->pool->engine, row->memory, o->bytes);
+	}
 	free(o);
 }
 
@@ -152,7 +197,7 @@ static bool mark_done(struct open_row *o, bool lost, struct row_wait **waiters)
 		segment->rows_written++;
 	*waiters = o->waiters;
 	o->waiters = NULL;
-	dropped = !lost && !o->kept && segment->rows[index] == &o->row;
+	dropped = (!lost || o->row.loan) && !o->kept && segment->rows[index] == &o->row;
 	if (dropped)
 		segment->rows[index] = NULL;
 	pthread_mutex_unlock(&segment->lock);
@@ -201,7 +246,7 @@ static void chunk_written(struct io *io)
 static void checksum_chunk(struct open_row *o, unsigned chunk)
 {
 	const struct layout *layout = &o->row.segment->layout;
-	const uint8_t *bytes = o->row.memory + (size_t)chunk * layout->cell;
+	const uint8_t *bytes = row_cell(&o->row, chunk);
 
 	for (uint32_t i = 0; i < layout->blocks; i++)
 		o->sums[chunk * layout->blocks + i] =
@@ -216,7 +261,7 @@ static int row_compute(struct open_row *o)
 	int rc;
 
 	for (unsigned i = 0; i < layout->data + layout->parity; i++)
-		cells[i] = o->row.memory + (size_t)i * layout->cell;
+		cells[i] = row_cell(&o->row, i);
 	for (unsigned i = 0; i < layout->data; i++)
 		memset(cells[i] + o->row.cell_fill[i], 0, layout->cell - o->row.cell_fill[i]);
 	rc = erasure_encode(
@@ -254,7 +299,7 @@ static unsigned prepare_writes(struct open_row *o, struct io **list)
 		io_prepare(io, IO_WRITE, member->device,
 			segment_block_offset(
 				o->pool, segment, i, (uint64_t)o->row.index * layout->blocks),
-			o->row.memory + (size_t)i * layout->cell, layout->cell);
+			row_cell(&o->row, i), layout->cell);
 		io->done = chunk_written;
 		io->data = o;
 		list[count++] = io;

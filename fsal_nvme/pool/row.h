@@ -18,7 +18,8 @@ struct row_wait {
 struct open_row {
 	struct row row;
 	struct pool *pool;
-	size_t bytes; /* of row.memory */
+	size_t bytes; /* of all cells */
+	size_t lent; /* of them in lent memory */
 	uint32_t *sums; /* of all chunks, until they are copied to segment->sums */
 	/* under segment->lock: */
 	bool open; /* a stream still hands out places in it */
@@ -43,6 +44,16 @@ static inline unsigned segment_chunks(const struct segment *s)
 
 /* A row with unfilled memory, referenced once (for segment->rows); not yet in segment->rows. */
 int row_create(struct pool *pool, struct segment *segment, uint32_t index, struct row **row);
+/* The same, with the whole row's data in memory that is lent. */
+int row_create_lent(struct pool *pool, struct segment *segment, struct loan *loan, uint8_t *memory,
+	struct row **row);
+static inline uint8_t *row_cell(const struct row *row, unsigned chunk)
+{
+	const struct layout *layout = &row->segment->layout;
+
+	return chunk < layout->data ? row->memory + (size_t)chunk * layout->cell
+				    : row->parity + (size_t)(chunk - layout->data) * layout->cell;
+}
 /* Under segment->lock, not shared yet, or not at all: into segment->rows. */
 void row_install(struct row *row);
 /* Counts a row that no stream fills any more against the bound of row memory. */

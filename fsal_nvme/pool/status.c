@@ -2,6 +2,7 @@
 /* What a pool can tell about itself. */
 #include <stdio.h>
 
+#include "pool/block_cache.h"
 #include "pool/internal.h"
 
 static void device_status(struct pool *pool, unsigned i, struct pool_device_status *d)
@@ -73,6 +74,11 @@ static void summarize(const struct label *label, struct pool_summary *summary)
 	summary->owner_pid = label->owner_pid;
 	memcpy(summary->owner_boot, label->owner_boot, 16);
 	summary->device_count = label->device_count;
+}
+
+uint64_t pool_copied(struct pool *pool)
+{
+	return atomic_load(&pool->copied) + block_cache_copied(pool->cache);
 }
 
 void pool_status(struct pool *pool, struct pool_status *status)

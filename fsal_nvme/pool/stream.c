@@ -19,6 +19,10 @@
  * segment's last row is taken it is "filled", and maintenance closes it: headers and checksum pages
  * go to the chunks, the checksums leave the pool's environment.
  *
+ * Lent memory (struct loan). Where an append finds no open row, and a whole row of what it has left
+ * lies aligned in memory that is lent, the row is made of that: installed, handed out and left in
+ * one go, so that nothing else is ever in it, and submitted when the append's other pieces are.
+ *
  * What fails, and what then:
  *   a write fails         the member is marked; pool_settle() has it dropped before it returns. The
  *                         row has its other chunks. Dropping ends the streams on that member, so
@@ -67,6 +71,8 @@ struct append {
 	size_t left; /* bytes without a place */
 	bool packed;
 	unsigned flags;
+	struct loan *loan; /* of the memory; NULL: it is copied */
+	size_t copied;
 	struct extent *extents;
 	unsigned count, limit;
 	struct piece pieces[PIECES_MAX];
@@ -230,8 +236,18 @@ void segment_end_row(struct pool *pool, struct segment *segment, uint32_t index)
 
 /* --- copying ------------------------------------------------------------------------------ */
 
+static void move_on(struct append *a, size_t bytes)
+{
+	a->skip += bytes;
+	if (a->skip == a->iov->iov_len) {
+		a->iov++;
+		a->skip = 0;
+	}
+}
+
 static void copy_bytes(struct append *a, uint8_t *to, size_t length)
 {
+	a->copied += length;
 	while (length) {
 		size_t here = a->iov->iov_len - a->skip;
 
@@ -241,11 +257,7 @@ static void copy_bytes(struct append *a, uint8_t *to, size_t length)
 			memcpy(to, (const uint8_t *)a->iov->iov_base + a->skip, here);
 		to += here;
 		length -= here;
-		a->skip += here;
-		if (a->skip == a->iov->iov_len) {
-			a->iov++;
-			a->skip = 0;
-		}
+		move_on(a, here);
 	}
 }
 
@@ -255,10 +267,60 @@ static void copy_pieces(struct append *a)
 	for (unsigned i = 0; i < a->piece_count; i++) {
 		struct piece *piece = &a->pieces[i];
 
-		copy_bytes(a, piece->row->memory + piece->position, piece->length);
+		if (piece->row->loan)
+			move_on(a, piece->length);
+		else
+			copy_bytes(a, piece->row->memory + piece->position, piece->length);
 		row_release(piece->row);
 	}
 	a->piece_count = 0;
+}
+
+/* --- handing out (stream->lock) ----------------------------------------------------------- */
+
+static int note_extent(struct append *a, uint64_t segment, uint64_t offset, uint32_t length)
+{
+	struct extent *last = a->count ? &a->extents[a->count - 1] : NULL;
+
+	if (last && last->segment == segment && last->offset + last->length == offset) {
+		last->length += length;
+		return 0;
+	}
+	if (a->count == a->limit)
+		return -E2BIG;
+	a->extents[a->count++] = (struct extent){segment, offset, length};
+	return 0;
+}
+
+/* Under stream->lock: a place in the open row is now this append's. */
+static int note_piece(struct append *a, struct row *row, uint32_t position, uint32_t length)
+{
+	struct segment *segment = row->segment;
+	int rc = note_extent(a, segment->id,
+		(uint64_t)row->index * segment_row_bytes(segment) + position, length);
+
+	if (rc) {
+		memset(row->memory + position, 0, length);
+		return rc;
+	}
+	atomic_fetch_add(&segment->unreferred, length);
+	atomic_fetch_add(&row->copying, 1);
+	a->pieces[a->piece_count++] = (struct piece){row, position, length};
+	a->left -= length;
+	return 0;
+}
+
+/* All of a row that was made of the append's own memory; who calls releases it. */
+static struct row *hand_out(struct append *a, struct row *row)
+{
+	uint32_t bytes = (uint32_t)segment_row_bytes(row->segment);
+	int rc;
+
+	take_place(row, 0, bytes);
+	rc = note_piece(a, row, 0, bytes);
+	assert(!rc); /* there was room for an extent more */
+	(void)rc;
+	return leave_row(&a->to->stream);
 }
 
 /* --- taking segments and rows (the turn) -------------------------------------------------- */
@@ -329,10 +391,13 @@ static struct segment *current_segment(struct stream *stream)
 	return segment;
 }
 
-/* True when the stream still fills that segment and the row is its open one now. */
-static bool adopt_row(struct stream *stream, struct row *row)
+/* True when the stream still fills that segment and the row is its open one now. One of lent memory
+ * is the append's, whole, and left at once. */
+static bool adopt_row(struct append *a, struct row *row)
 {
+	struct stream *stream = &a->to->stream;
 	struct segment *segment = row->segment;
+	struct row *left = NULL;
 	bool adopted;
 
 	pthread_mutex_lock(&stream->lock);
@@ -343,12 +408,40 @@ static bool adopt_row(struct stream *stream, struct row *row)
 		atomic_store(&row->copying, 1);
 		stream->row = row;
 		pthread_mutex_lock(&segment->lock);
-		open_row(row)->open = true;
+		open_row(row)->open = !row->loan;
 		row_install(row);
 		pthread_mutex_unlock(&segment->lock);
+		if (row->loan)
+			left = hand_out(a, row);
 	}
 	pthread_mutex_unlock(&stream->lock);
+	if (left)
+		row_release(left);
 	return adopted;
+}
+
+/* The memory of the next row, if it may be written from there. */
+static uint8_t *lent_memory(struct append *a, const struct segment *segment)
+{
+	uint64_t bytes = segment_row_bytes(segment);
+	uint8_t *memory;
+
+	if (!a->loan || a->packed || a->left < bytes || a->count == a->limit)
+		return NULL;
+	copy_pieces(a);
+	while (a->skip == a->iov->iov_len)
+		move_on(a, 0);
+	memory = (uint8_t *)a->iov->iov_base + a->skip;
+	return a->iov->iov_len - a->skip < bytes || (uintptr_t)memory % BLOCK_SIZE ? NULL : memory;
+}
+
+static int create_row(struct append *a, struct segment *segment, struct row **row)
+{
+	struct pool *pool = a->to->stream.pool;
+	uint8_t *memory = lent_memory(a, segment);
+
+	return memory ? row_create_lent(pool, segment, a->loan, memory, row)
+		      : row_create(pool, segment, 0, row);
 }
 
 static int take_row_of(struct append *a, struct segment *segment)
@@ -363,8 +456,8 @@ static int take_row_of(struct append *a, struct segment *segment)
 		rc = row_memory_wait(stream->pool, bytes);
 	}
 	if (!rc)
-		rc = row_create(stream->pool, segment, 0, &row);
-	if (!rc && !adopt_row(stream, row))
+		rc = create_row(a, segment, &row);
+	if (!rc && !adopt_row(a, row))
 		row_put(row);
 	return rc;
 }
@@ -383,38 +476,6 @@ static int take_row(struct append *a)
 }
 
 /* --- appending ---------------------------------------------------------------------------- */
-
-static int note_extent(struct append *a, uint64_t segment, uint64_t offset, uint32_t length)
-{
-	struct extent *last = a->count ? &a->extents[a->count - 1] : NULL;
-
-	if (last && last->segment == segment && last->offset + last->length == offset) {
-		last->length += length;
-		return 0;
-	}
-	if (a->count == a->limit)
-		return -E2BIG;
-	a->extents[a->count++] = (struct extent){segment, offset, length};
-	return 0;
-}
-
-/* Under stream->lock: a place in the open row is now this append's. */
-static int note_piece(struct append *a, struct row *row, uint32_t position, uint32_t length)
-{
-	struct segment *segment = row->segment;
-	int rc = note_extent(a, segment->id,
-		(uint64_t)row->index * segment_row_bytes(segment) + position, length);
-
-	if (rc) {
-		memset(row->memory + position, 0, length);
-		return rc;
-	}
-	atomic_fetch_add(&segment->unreferred, length);
-	atomic_fetch_add(&row->copying, 1);
-	a->pieces[a->piece_count++] = (struct piece){row, position, length};
-	a->left -= length;
-	return 0;
-}
 
 static uint32_t place(struct append *a, struct row *row, uint32_t *position)
 {
@@ -451,6 +512,24 @@ static int take_piece(struct append *a, bool *again)
 	return rc;
 }
 
+/* Where what is appended would make up whole rows, but for what is in the open one. */
+static void end_partial_row(struct append *a)
+{
+	struct stream *stream = &a->to->stream;
+	struct segment *segment = current_segment(stream);
+	struct row *left = NULL;
+
+	if (segment && lent_memory(a, segment)) {
+		pthread_mutex_lock(&stream->lock);
+		if (stream->row)
+			left = leave_row(stream);
+		pthread_mutex_unlock(&stream->lock);
+	}
+	segment_put(segment);
+	if (left)
+		row_release(left);
+}
+
 static int take_places(struct append *a)
 {
 	bool packed = a->packed, again;
@@ -460,6 +539,8 @@ static int take_places(struct append *a)
 		a->packed = false;
 	if (packed)
 		a->to->linear = false;
+	if (a->flags & APPEND_WHOLE)
+		end_partial_row(a);
 	while (!rc && a->left) {
 		if (a->piece_count == PIECES_MAX)
 			copy_pieces(a);
@@ -491,14 +572,15 @@ static int may_append(const struct stream *stream, unsigned flags)
 	return is_kept_from(stream, flags) ? -ENOSPC : 0;
 }
 
-int stream_append(struct stream *stream, const struct iovec *iov, unsigned iov_count, size_t length,
-	unsigned flags, struct extent *extents, unsigned *count)
+int stream_append_lent(struct stream *stream, struct loan *loan, const struct iovec *iov,
+	unsigned iov_count, size_t length, unsigned flags, struct extent *extents, unsigned *count)
 {
 	struct append a = {.to = (struct appender *)stream,
 		.iov = iov,
 		.left = length,
 		.packed = flags & APPEND_PACKED,
 		.flags = flags,
+		.loan = loan,
 		.extents = extents,
 		.limit = *count};
 	int rc = may_append(stream, flags);
@@ -510,11 +592,30 @@ int stream_append(struct stream *stream, const struct iovec *iov, unsigned iov_c
 		rc = take_places(&a);
 		pthread_mutex_unlock(&a.to->turn);
 		copy_pieces(&a);
+		pool_count_copied(stream->pool, a.copied);
 	}
 	if (rc)
 		pool_abandon_extents(stream->pool, extents, a.count);
 	*count = rc ? 0 : a.count;
 	return rc;
+}
+
+int stream_append(struct stream *stream, const struct iovec *iov, unsigned iov_count, size_t length,
+	unsigned flags, struct extent *extents, unsigned *count)
+{
+	return stream_append_lent(stream, NULL, iov, iov_count, length, flags, extents, count);
+}
+
+void loan_begin(struct loan *loan, void (*done)(struct loan *loan))
+{
+	atomic_init(&loan->users, 1);
+	loan->done = done;
+}
+
+void loan_end(struct loan *loan)
+{
+	if (atomic_fetch_sub(&loan->users, 1) == 1)
+		loan->done(loan);
 }
 
 /* --- opening and closing ------------------------------------------------------------------ */

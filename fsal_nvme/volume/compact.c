@@ -156,7 +156,7 @@ static int copy(struct compaction *c, struct move *move)
 	if (r)
 		return r;
 	move->count = APPEND_EXTENTS;
-	r = lane_append(c->volume, &c->lane, &iov, 1, iov.iov_len,
+	r = lane_append(c->volume, &c->lane, NULL, &iov, 1, iov.iov_len,
 		APPEND_RESERVED | (move->at ? 0 : APPEND_PACKED), move->fresh, &move->count);
 	if (r)
 		move->count = 0;

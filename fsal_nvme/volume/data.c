@@ -57,7 +57,8 @@ static int stage_some(struct volume *volume, const struct staging *s, uint64_t o
 	int r = overlay_reserve(volume, s->overlay, APPEND_EXTENTS);
 
 	if (!r)
-		r = lane_append(volume, s->lane, iov, iov_count, length, s->flags, extents, &count);
+		r = lane_append(volume, s->lane, s->loan, iov, iov_count, length, s->flags, extents,
+			&count);
 	if (r)
 		return r;
 	for (unsigned i = 0; i < count; i++) {
@@ -169,6 +170,7 @@ struct writing {
 	unsigned iov_count;
 	size_t length;
 	bool kill;
+	struct loan *loan;
 	bool extents;
 	uint64_t sequence;
 	uint8_t bytes[VOLUME_INLINE_MAX]; /* the inline data that must become a piece */
@@ -288,7 +290,11 @@ static bool is_whole_file(const struct writing *w)
 /* What goes into space that is kept takes that, and the rest does not. */
 static int writing_append_new(struct writing *w)
 {
-	struct staging s = {&w->file->lane, w->staged, w->iov, w->iov_count, 0, 0, 0};
+	struct staging s = {.lane = &w->file->lane,
+		.overlay = w->staged,
+		.iov = w->iov,
+		.iov_count = w->iov_count,
+		.loan = w->loan};
 	uint64_t at = w->offset, end;
 	int r = 0;
 
@@ -318,7 +324,11 @@ static int writing_append(struct writing *w)
 	if (!w->staged)
 		return -ENOMEM;
 	if (w->inlined && !covered) {
-		const struct staging s = {&w->file->lane, w->staged, &old, 1, 0, 0, UINT64_MAX};
+		const struct staging s = {.lane = &w->file->lane,
+			.overlay = w->staged,
+			.iov = &old,
+			.iov_count = 1,
+			.limit = UINT64_MAX};
 
 		r = data_stage(volume, &s, 0, w->inlined);
 	}
@@ -524,6 +534,7 @@ int volume_write_with(struct volume_file *file, uint64_t offset, const struct io
 		.iov_count = iov_count,
 		.length = length,
 		.kill = options->kill,
+		.loan = options->loan,
 	};
 	int r;
 

@@ -296,11 +296,14 @@ struct lane_user {
 	/* volumes->lanes_lock */
 	struct lane *lane; /* of its own */
 	uint64_t written; /* bytes */
+	uint64_t ended; /* how many there were when it might leave a row unfilled */
 };
 
-/* Appends up to APPEND_MAX bytes. Where streams are short, it may wait for others' appends. */
-int lane_append(struct volume *volume, struct lane_user *user, const struct iovec *iov,
-	unsigned iov_count, size_t length, unsigned flags, struct extent *extents, unsigned *count);
+/* Appends up to APPEND_MAX bytes. Where streams are short, it may wait for others' appends. `loan`
+ * may be NULL. */
+int lane_append(struct volume *volume, struct lane_user *user, struct loan *loan,
+	const struct iovec *iov, unsigned iov_count, size_t length, unsigned flags,
+	struct extent *extents, unsigned *count);
 /* It appends no more, for now. */
 void lane_leave(struct volume *volume, struct lane_user *user);
 /* Closes spare lanes beyond the allowed number or idle for long. */
@@ -551,6 +554,7 @@ struct staging {
 	size_t skip; /* of what they hold */
 	unsigned flags; /* enum append_flags */
 	uint64_t limit;
+	struct loan *loan; /* of what they hold; NULL */
 };
 int data_stage(
 	struct volume *volume, const struct staging *staging, uint64_t offset, size_t length);

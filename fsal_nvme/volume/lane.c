@@ -16,6 +16,7 @@
 #include <stdlib.h>
 
 #define SECOND 1000000000ull
+#define WHOLE_EVERY (16u << 20) /* bytes of a file for which a row may be left unfilled */
 #define IDLE_STEAL SECOND /* a lane that another file of the volume may take over */
 #define IDLE_LEAVE (5 * SECOND) /* its file has stopped writing */
 #define IDLE_CLOSE (60 * SECOND)
@@ -184,8 +185,19 @@ static void make_room(struct volumes *volumes)
 		pthread_cond_wait(&volumes->lanes_changed, &volumes->lanes_lock);
 }
 
+/* On a lane of its own a file is linear; a large one may leave a row now and then, so that the next
+ * ones need not be copied. */
+static unsigned flags_alone(struct lane_user *user, unsigned flags)
+{
+	flags &= ~(unsigned)APPEND_PACKED;
+	if (user->written - user->ended < WHOLE_EVERY)
+		return flags;
+	user->ended = user->written;
+	return flags | APPEND_WHOLE;
+}
+
 static int choose(struct volume *volume, struct lane_user *user, size_t length, struct lane **lane,
-	bool *shared)
+	unsigned *flags)
 {
 	struct volumes *volumes = volume->volumes;
 	int r;
@@ -195,25 +207,24 @@ static int choose(struct volume *volume, struct lane_user *user, size_t length, 
 		make_room(volumes);
 	if (!r) {
 		(*lane)->busy++;
-		*shared = is_shared(*lane);
+		if (!is_shared(*lane))
+			*flags = flags_alone(user, *flags);
 	}
 	pthread_mutex_unlock(&volumes->lanes_lock);
 	return r;
 }
 
-int lane_append(struct volume *volume, struct lane_user *user, const struct iovec *iov,
-	unsigned iov_count, size_t length, unsigned flags, struct extent *extents, unsigned *count)
+int lane_append(struct volume *volume, struct lane_user *user, struct loan *loan,
+	const struct iovec *iov, unsigned iov_count, size_t length, unsigned flags,
+	struct extent *extents, unsigned *count)
 {
 	struct volumes *volumes = volume->volumes;
 	struct lane *lane;
-	bool shared;
-	int r = choose(volume, user, length, &lane, &shared);
+	int r = choose(volume, user, length, &lane, &flags);
 
 	if (r)
 		return r;
-	if (!shared)
-		flags &= ~(unsigned)APPEND_PACKED;
-	r = stream_append(lane->stream, iov, iov_count, length, flags, extents, count);
+	r = stream_append_lent(lane->stream, loan, iov, iov_count, length, flags, extents, count);
 	pthread_mutex_lock(&volumes->lanes_lock);
 	lane->used = engine_clock(volume->engine);
 	if (!--lane->busy)
@@ -232,7 +243,7 @@ void lane_leave(struct volume *volume, struct lane_user *user)
 	if (user->lane)
 		own(user->lane, NULL);
 	user->lane = NULL;
-	user->written = 0;
+	user->written = user->ended = 0;
 	pthread_mutex_unlock(&volumes->lanes_lock);
 }
 

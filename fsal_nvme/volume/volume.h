@@ -338,6 +338,8 @@ struct volume_write_options {
 	/* It is to be durable: as volume_commit() of this, which covers the write even when that is
 	 * lost before the call returns. An error of the write: done() does not run. */
 	struct volume_commit *commit;
+	struct loan
+		*loan; /* of the memory: whole rows in it are not copied; NULL: it is not lent */
 };
 int volume_write_with(struct volume_file *file, uint64_t offset, const struct iovec *iov,
 	unsigned iov_count, size_t length, const struct volume_write_options *options);

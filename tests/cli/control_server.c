@@ -112,7 +112,11 @@ static int open_exports(struct server *server, struct error *error)
 
 static int serve(struct server *server, const char *run_dir, const char *name)
 {
-	struct control_host host = {server, added, removing, changed, stop};
+	struct control_host host = {.data = server,
+		.volume_added = added,
+		.volume_removing = removing,
+		.properties_changed = changed,
+		.stop = stop};
 	struct control_options options = {
 		.pool = server->pool, .volumes = server->volumes, .host = &host};
 	struct error error = {0};

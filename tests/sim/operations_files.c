@@ -3,6 +3,7 @@
 #include "steps.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define PUNCH_FROM 1000 /* from a small file's bytes to the middle of what lies behind a hole */
@@ -56,19 +57,55 @@ void pattern(uint8_t *bytes, uint32_t length, unsigned salt)
 		bytes[i] = (uint8_t)(1 + (salt * 37 + i / 7 + i) % 255);
 }
 
+/* What is written is lent: the memory is gone when the loan is over. */
+struct lent {
+	struct loan loan;
+	uint8_t *bytes;
+};
+
+static void lent_back(struct loan *loan)
+{
+	struct lent *lent = (struct lent *)loan;
+
+	memset(lent->bytes, 0xdd, MODEL_BYTES);
+	free(lent->bytes);
+	free(lent);
+}
+
+static struct lent *lend(uint32_t length, unsigned salt)
+{
+	struct lent *lent = malloc(sizeof(*lent));
+
+	if (!lent)
+		return NULL;
+	lent->bytes = aligned_alloc(BLOCK_SIZE, MODEL_BYTES);
+	if (!lent->bytes) {
+		free(lent);
+		return NULL;
+	}
+	pattern(lent->bytes, length, salt);
+	loan_begin(&lent->loan, lent_back);
+	return lent;
+}
+
 static int write_at(struct run *run, int a, uint32_t offset, uint32_t length)
 {
-	static uint8_t bytes[MODEL_BYTES];
-	struct iovec iov = {bytes, length};
+	struct volume_write_options options = {.kill = false};
 	struct volume_file *file;
+	struct lent *lent;
 	int rc = get_file(run, a, &file);
 
 	if (rc)
 		return rc;
-	pattern(bytes, length, run->salt);
-	rc = volume_write(file, offset, &iov, 1, length);
+	lent = lend(length, run->salt);
+	if (lent) {
+		options.loan = &lent->loan;
+		rc = volume_write_with(
+			file, offset, &(struct iovec){lent->bytes, length}, 1, length, &options);
+		loan_end(&lent->loan);
+	}
 	volume_file_put(file);
-	return rc;
+	return lent ? rc : -ENOMEM;
 }
 
 int model_write_at(struct model *m, int a, uint32_t offset, uint32_t length, unsigned salt)

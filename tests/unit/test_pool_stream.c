@@ -98,6 +98,82 @@ static void packed_and_linear_appends_mix(void **state)
 		assert_int_equal(read_back(f, &f->files[i]), 0);
 }
 
+/* --- lent memory -------------------------------------------------------------------------- */
+
+static void whole_rows_of_lent_memory_are_not_copied(void **state)
+{
+	struct fixture *f = *state;
+	struct stream *stream = open_stream(f);
+	uint64_t copied = pool_copied(f->pool);
+	struct file *file;
+
+	assert_int_equal(append_lent(f, stream, 3 * ROW, 0, &file), 0);
+	assert_int_equal(pool_copied(f->pool), copied);
+	assert_int_equal(loans, 1); /* nothing is written before somebody waits */
+	assert_int_equal(read_back(f, file), 0);
+	assert_int_equal(loans, 1);
+	assert_int_equal(settle(f, file), 0);
+	assert_int_equal(loans, 0);
+	copied = pool_copied(f->pool);
+	assert_int_equal(read_back(f, file), 0);
+	assert_int_equal(refer(f, file), 0);
+	crash(f, SIM_LOSE_ALL);
+	read_all_live(f);
+}
+
+static void what_makes_up_no_row_of_it_is_copied(void **state)
+{
+	struct fixture *f = *state;
+	struct stream *stream = open_stream(f);
+	struct file *before = must_append(f, stream, 2 * BLOCK_SIZE, false), *file, *odd;
+	uint64_t copied = pool_copied(f->pool);
+
+	/* The rest of the row; a row that is not copied; what is left. */
+	assert_int_equal(append_lent(f, stream, 3 * ROW, 0, &file), 0);
+	assert_int_equal(pool_copied(f->pool) - copied, 2 * ROW);
+	assert_int_equal(file->count, 1);
+	assert_int_equal(file->extents[0].offset, 2 * BLOCK_SIZE);
+	copied = pool_copied(f->pool);
+	assert_int_equal(append_lent(f, stream, 100, 0, &odd), 0);
+	assert_int_equal(pool_copied(f->pool) - copied, 100);
+	assert_int_equal(loans, 1);
+	/* All of it, behind bytes that leave its memory in no row's place. */
+	copied = pool_copied(f->pool);
+	assert_int_equal(append_lent(f, stream, ROW, 0, &odd), 0);
+	assert_int_equal(pool_copied(f->pool) - copied, ROW);
+	for (unsigned i = 0; i < f->file_count; i++)
+		assert_int_equal(read_back(f, &f->files[i]), 0);
+	assert_int_equal(store(f, before), 0);
+	assert_int_equal(store(f, file), 0);
+	assert_int_equal(loans, 0);
+	read_all_live(f);
+}
+
+static void a_row_may_be_left_for_whole_ones(void **state)
+{
+	struct fixture *f = *state;
+	struct stream *stream = open_stream(f);
+	struct file *before = must_append(f, stream, 100, false), *file, *small;
+	uint64_t copied = pool_copied(f->pool);
+
+	assert_int_equal(append_lent(f, stream, 2 * ROW, APPEND_WHOLE, &file), 0);
+	assert_int_equal(pool_copied(f->pool), copied);
+	assert_int_equal(file->extents[0].offset, ROW);
+	/* Not for less than a row, nor for memory that is somebody's own. */
+	small = must_append(f, stream, 100, false);
+	assert_int_equal(append_lent(f, stream, ROW - 1, APPEND_WHOLE, &file), 0);
+	assert_int_equal(file->extents[0].offset, small->extents[0].offset + 100);
+	for (unsigned i = 0; i < f->file_count; i++) {
+		assert_int_equal(store(f, &f->files[i]), 0);
+		assert_int_equal(read_back(f, &f->files[i]), 0);
+	}
+	assert_int_equal(read_back(f, before), 0);
+	crash(f, SIM_LOSE_ALL);
+	read_all_live(f);
+}
+
+/* --- room --------------------------------------------------------------------------------- */
+
 static void what_does_not_fit_is_refused_and_given_up(void **state)
 {
 	struct fixture *f = *state;
@@ -521,6 +597,9 @@ int main(void)
 		TEST(packed_appends_stay_in_a_cell),
 		TEST(packed_and_linear_appends_mix),
 		TEST(what_does_not_fit_is_refused_and_given_up),
+		TEST(whole_rows_of_lent_memory_are_not_copied),
+		TEST(what_makes_up_no_row_of_it_is_copied),
+		TEST(a_row_may_be_left_for_whole_ones),
 		TEST(streams_are_counted),
 		TEST(written_rows_survive_a_crash),
 		TEST(the_open_row_survives_a_crash_in_the_journal),

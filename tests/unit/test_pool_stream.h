@@ -138,10 +138,13 @@ static inline int setup(void **state)
 	return start(state, &usual);
 }
 
+static unsigned loans; /* that are not over */
+
 static inline void abandon(struct fixture *f)
 {
 	if (f->pool) {
 		assert_int_equal(pool_drain_rows(f->pool), 0);
+		assert_int_equal(loans, 0);
 		pool_abandon(f->pool);
 	}
 	f->pool = NULL;
@@ -198,6 +201,52 @@ static inline int append(struct fixture *f, struct stream *stream, uint32_t leng
 		(struct iovec[]){{bytes, split}, {NULL, 0}, {bytes + split, length - split}}, 3,
 		length, packed, file->extents, &file->count);
 	free(bytes);
+	if (rc)
+		return rc;
+	f->file_count++;
+	*result = file;
+	return 0;
+}
+
+/* Memory that is gone when the loan is over. */
+struct lent_bytes {
+	struct loan loan;
+	uint8_t *bytes;
+	uint32_t length;
+};
+
+static inline void lent_back(struct loan *loan)
+{
+	struct lent_bytes *lent = (struct lent_bytes *)loan;
+
+	memset(lent->bytes, 0xdd, lent->length);
+	free(lent->bytes);
+	free(lent);
+	loans--;
+}
+
+/* The same of aligned memory that is lent, all in one piece. */
+static inline int append_lent(struct fixture *f, struct stream *stream, uint32_t length,
+	unsigned flags, struct file **result)
+{
+	struct file *file = &f->files[f->file_count];
+	struct lent_bytes *lent = malloc(sizeof(*lent));
+	uint8_t *bytes = content(f->file_count, length);
+	int rc;
+
+	assert_non_null(lent);
+	assert_true(f->file_count < FILES_MAX);
+	*file = (struct file){.number = f->file_count, .length = length, .count = EXTENTS_MAX};
+	lent->length = (length + BLOCK_SIZE - 1) / BLOCK_SIZE * BLOCK_SIZE;
+	lent->bytes = aligned_alloc(BLOCK_SIZE, lent->length);
+	assert_non_null(lent->bytes);
+	memcpy(lent->bytes, bytes, length);
+	free(bytes);
+	loans++;
+	loan_begin(&lent->loan, lent_back);
+	rc = stream_append_lent(stream, &lent->loan, &(struct iovec){lent->bytes, length}, 1,
+		length, flags, file->extents, &file->count);
+	loan_end(&lent->loan);
 	if (rc)
 		return rc;
 	f->file_count++;

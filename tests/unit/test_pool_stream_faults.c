@@ -49,6 +49,23 @@ static void more_losses_than_parity_are_an_error(void **state)
 	assert_int_equal(atomic_load(&segment->unreferred), 0);
 }
 
+static void a_loan_ends_also_where_rows_are_lost(void **state)
+{
+	struct fixture *f = *state;
+	struct stream *stream = open_stream(f);
+	struct file *first = must_append(f, stream, ROW, false), *file;
+
+	for (unsigned i = 0; i <= PARITY; i++)
+		sim_fail_device_writes(f->world, device_of(f, first, i), -EIO);
+	assert_int_equal(append_lent(f, stream, 2 * ROW + 100, 0, &file), 0);
+	assert_int_equal(loans, 1);
+	assert_int_equal(settle(f, file), -EIO);
+	assert_int_equal(loans, 0);
+	assert_int_equal(read_back(f, file), -EIO);
+	pool_abandon_extents(f->pool, first->extents, first->count);
+	pool_abandon_extents(f->pool, file->extents, file->count);
+}
+
 static void a_flush_that_fails_drops_its_device(void **state)
 {
 	struct fixture *f = *state;
@@ -77,7 +94,8 @@ static void random_step(struct fixture *f, struct stream **streams)
 	}
 	if (!*stream && stream_open(f->pool, 7, stream))
 		return;
-	if (append(f, *stream, 1 + draw(draw(4) ? 6000 : 3 * ROW), draw(2), &file))
+	if (draw(4) ? append(f, *stream, 1 + draw(draw(4) ? 6000 : 3 * ROW), draw(2), &file)
+		    : append_lent(f, *stream, 1 + draw(4 * ROW), draw(2) ? APPEND_WHOLE : 0, &file))
 		return;
 	if (draw(3))
 		store(f, file);
@@ -289,6 +307,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(a_device_dies_and_the_stream_goes_on_elsewhere),
 		TEST(more_losses_than_parity_are_an_error),
+		TEST(a_loan_ends_also_where_rows_are_lost),
 		TEST(a_flush_that_fails_drops_its_device),
 		TEST(the_power_may_go_at_any_write),
 		TEST(devices_and_the_power_may_go_at_any_write),
