@@ -16,6 +16,7 @@
 #include "config.h"
 #include <errno.h>
 #include <string.h>
+#include <unistd.h>
 #include <rpc/rpc.h>
 #include <rpc/svc_auth.h>
 
@@ -114,26 +115,24 @@ static void chain_add(struct chain *chain, enum ibv_wr_opcode opcode, const uint
 	struct ibv_send_wr *wr = &chain->wr[chain->count];
 
 	chain->sge[chain->count] = (struct ibv_sge){(uintptr_t)data, length, lkey};
-	*wr = (struct ibv_send_wr){
-		.opcode = opcode, .sg_list = &chain->sge[chain->count], .num_sge = 1};
+	*wr = (struct ibv_send_wr){.opcode = opcode, .num_sge = 1};
 	if (segment) {
 		wr->wr.rdma.remote_addr = segment->offset;
 		wr->wr.rdma.rkey = segment->handle;
 	}
-	if (chain->count)
-		chain->wr[chain->count - 1].next = wr;
 	chain->count++;
 }
 
-/* Posts it, with a reference of the call until it has completed. */
-static bool chain_post(struct rdma_call *call, struct chain *chain, int what)
+/* Posts it; the call has a reference for it. */
+static bool chain_post_now(struct rdma_call *call, struct chain *chain)
 {
-	struct ibv_send_wr *last = &chain->wr[chain->count - 1], *bad = NULL;
+	struct ibv_send_wr *bad = NULL;
 	int rc;
 
-	last->wr_id = about(call, what);
-	last->send_flags = IBV_SEND_SIGNALED;
-	atomic_inc_int32_t(&call->references);
+	for (unsigned i = 0; i < chain->count; i++) {
+		chain->wr[i].sg_list = &chain->sge[i];
+		chain->wr[i].next = i + 1 < chain->count ? &chain->wr[i + 1] : NULL;
+	}
 	rc = ibv_post_send(call->connection->id->qp, chain->wr, &bad);
 	if (!rc)
 		return true;
@@ -142,6 +141,62 @@ static bool chain_post(struct rdma_call *call, struct chain *chain, int what)
 	SVC_DESTROY(&call->connection->sm_dr.xprt);
 	drop(call);
 	return false;
+}
+
+struct rdma_posting {
+	STAILQ_ENTRY(rdma_posting) list;
+	struct rdma_call *call;
+	struct chain chain;
+};
+
+static __thread bool other_credentials;
+
+void rpc_rdma_credentials_change(void)
+{
+	other_credentials = true;
+}
+
+static void post_later(struct rdma_call *call, const struct chain *chain)
+{
+	struct rdma_device *device = call->connection->device;
+	struct rdma_posting *posting = mem_alloc(sizeof(*posting));
+	const uint64_t one = 1;
+
+	posting->call = call;
+	posting->chain = *chain;
+	pthread_mutex_lock(&device->lock);
+	STAILQ_INSERT_TAIL(&device->postings, posting, list);
+	pthread_mutex_unlock(&device->lock);
+	(void)!write(device->wake, &one, sizeof(one));
+}
+
+void rdma_call_post_waiting(struct rdma_device *device)
+{
+	STAILQ_HEAD(, rdma_posting) postings = STAILQ_HEAD_INITIALIZER(postings);
+	struct rdma_posting *posting;
+
+	pthread_mutex_lock(&device->lock);
+	STAILQ_CONCAT(&postings, &device->postings);
+	pthread_mutex_unlock(&device->lock);
+	while ((posting = STAILQ_FIRST(&postings))) {
+		STAILQ_REMOVE_HEAD(&postings, list);
+		chain_post_now(posting->call, &posting->chain);
+		mem_free(posting, sizeof(*posting));
+	}
+}
+
+/* Posts it, with a reference of the call until it has completed. */
+static bool chain_post(struct rdma_call *call, struct chain *chain, int what)
+{
+	struct ibv_send_wr *last = &chain->wr[chain->count - 1];
+
+	last->wr_id = about(call, what);
+	last->send_flags = IBV_SEND_SIGNALED;
+	atomic_inc_int32_t(&call->references);
+	if (!other_credentials)
+		return chain_post_now(call, chain);
+	post_later(call, chain);
+	return true;
 }
 
 static void send_error(struct rdma_call *call, int error)

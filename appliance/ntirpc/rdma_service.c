@@ -13,7 +13,9 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <unistd.h>
 #include <rpc/rpc.h>
 #include <rpc/svc_auth.h>
 
@@ -127,30 +129,42 @@ static void ask_the_silent(struct rdma_device *device)
 	pthread_mutex_unlock(&device->lock);
 }
 
-/* The thread of a device. A completion queue is not destroyed before its events are acknowledged,
- * and by no thread but the reaper: the connection is there until then. */
+/* A completion queue is not destroyed before its events are acknowledged, and by no thread but the
+ * reaper: the connection is there until then. */
+static void completion_event(struct rdma_device *device)
+{
+	struct rdma_connection *connection;
+	struct ibv_cq *cq;
+	void *context;
+
+	if (ibv_get_cq_event(device->channel, &cq, &context))
+		return;
+	connection = context;
+	SVC_REF(&connection->sm_dr.xprt, SVC_REF_FLAG_NONE);
+	/* Asked for before looking: what comes in between is an event. */
+	if (ibv_req_notify_cq(cq, 0))
+		SVC_DESTROY(&connection->sm_dr.xprt);
+	completions(connection);
+	SVC_RELEASE(&connection->sm_dr.xprt, SVC_RELEASE_FLAG_NONE);
+	ibv_ack_cq_events(cq, 1);
+}
+
+/* The thread of a device. */
 static void *device_thread(void *argument)
 {
 	struct rdma_device *device = argument;
-	struct pollfd ready = {.fd = device->channel->fd, .events = POLLIN};
+	struct pollfd ready[] = {{.fd = device->channel->fd, .events = POLLIN},
+		{.fd = device->wake, .events = POLLIN}};
+	uint64_t times;
 
 	while (!__atomic_load_n(&device->stopping, __ATOMIC_ACQUIRE)) {
-		struct rdma_connection *connection;
-		struct ibv_cq *cq;
-		void *context;
-
 		ask_the_silent(device);
-		if (poll(&ready, 1, LOOK_MS) <= 0 ||
-			ibv_get_cq_event(device->channel, &cq, &context))
+		if (poll(ready, 2, LOOK_MS) <= 0)
 			continue;
-		connection = context;
-		SVC_REF(&connection->sm_dr.xprt, SVC_REF_FLAG_NONE);
-		/* Asked for before looking: what comes in between is an event. */
-		if (ibv_req_notify_cq(cq, 0))
-			SVC_DESTROY(&connection->sm_dr.xprt);
-		completions(connection);
-		SVC_RELEASE(&connection->sm_dr.xprt, SVC_RELEASE_FLAG_NONE);
-		ibv_ack_cq_events(cq, 1);
+		if (ready[1].revents && read(device->wake, &times, sizeof(times)) > 0)
+			rdma_call_post_waiting(device);
+		if (ready[0].revents)
+			completion_event(device);
 	}
 	return NULL;
 }
@@ -161,6 +175,8 @@ static void device_free(struct rdma_device *device)
 		rdma_memory_destroy(device->memory);
 	if (device->channel)
 		ibv_destroy_comp_channel(device->channel);
+	if (device->wake >= 0)
+		close(device->wake);
 	if (device->pd && ibv_dealloc_pd(device->pd))
 		__warnx(TIRPC_DEBUG_FLAG_ERROR, "RDMA: a protection domain stays: %s",
 			strerror(errno));
@@ -174,10 +190,12 @@ static struct rdma_device *device_make(struct ibv_context *verbs, const struct r
 
 	pthread_mutex_init(&device->lock, NULL);
 	LIST_INIT(&device->connections);
+	STAILQ_INIT(&device->postings);
 	device->verbs = verbs;
+	device->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	device->pd = ibv_alloc_pd(verbs);
 	device->channel = device->pd ? ibv_create_comp_channel(verbs) : NULL;
-	if (device->channel) {
+	if (device->channel && device->wake >= 0) {
 		device->memory =
 			rdma_memory_create(device->pd, attr->memory ? attr->memory : MEMORY);
 		if (!pthread_create(&device->thread, NULL, device_thread, device))

@@ -7,7 +7,9 @@
  *
  * Threads: one takes the connection manager's events of a listener, one each device's completions;
  * neither waits for anything else. Workers of ntirpc's pool run the calls. What may block, or may
- * not be done with another thread's credentials (librdmacm), is left to one more, the reaper.
+ * not be done with other credentials than those with which a device was opened (librdmacm), is left
+ * to one more, the reaper; a worker whose credentials were changed leaves posting to the device's
+ * thread.
  */
 #ifndef RDMA_SERVICE_H
 #define RDMA_SERVICE_H
@@ -28,6 +30,7 @@
 
 struct rdma_connection;
 struct rdma_device;
+struct rdma_posting;
 
 /* RDMA_LARGE registered bytes. */
 struct rdma_large {
@@ -78,7 +81,9 @@ struct rdma_device {
 	pthread_t thread;
 	unsigned users;
 	bool stopping;
-	pthread_mutex_t lock; /* over `connections` */
+	int wake; /* eventfd: there are postings */
+	pthread_mutex_t lock; /* over `connections`, `postings` */
+	STAILQ_HEAD(, rdma_posting) postings; /* of workers that may not */
 	LIST_HEAD(, rdma_connection) connections;
 	time_t asked; /* when silent peers were last asked for */
 	struct rdma_memory *memory;
@@ -100,6 +105,8 @@ bool rdma_memory_lent(struct rdma_memory *memory, const void *data, size_t lengt
 void rdma_call_init(struct rdma_call *call, struct rdma_connection *connection, uint8_t *buffers);
 int rdma_call_post(struct rdma_call *call);
 void rdma_call_go(struct rdma_call *call);
+/* What workers left to the device's thread. */
+void rdma_call_post_waiting(struct rdma_device *device);
 void rdma_call_completed(struct rdma_connection *connection, const struct ibv_wc *wc);
 enum xprt_stat rdma_call_decode(struct svc_req *req);
 enum xprt_stat rdma_call_reply(struct svc_req *req);
