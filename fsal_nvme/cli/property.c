@@ -214,21 +214,63 @@ static uint64_t cache_bytes(uint64_t wanted)
 	return wanted < memory / 2 ? wanted : memory / 2;
 }
 
+/* --- read.hedge -------------------------------------------------------------------------- */
+
+#define MS UINT64_C(1000000) /* ns */
+
+static int read_hedge_parse(const char *value, uint64_t *ns)
+{
+	char *end;
+	unsigned long number;
+
+	*ns = 0;
+	if (!strcmp(value, "0"))
+		return 0;
+	if (*value < '1' || *value > '9')
+		return -EINVAL;
+	number = strtoul(value, &end, 10);
+	if (number > 60000)
+		return -EINVAL;
+	*ns = !strcmp(end, "ms") ? number * MS : !strcmp(end, "s") ? number * 1000 * MS : 0;
+	return *ns < 100 * MS || *ns > 60000 * MS ? -EINVAL : 0;
+}
+
+static int read_hedge(const char *value, char *normal, size_t size, struct error *error)
+{
+	uint64_t ns;
+
+	return read_hedge_parse(value, &ns) ? -EINVAL : any_text(value, normal, size, error);
+}
+
+/* --- what a pool that is served does as they say ----------------------------------------- */
+
+static int apply_cache_size(struct pool *pool, const char *value)
+{
+	uint64_t bytes;
+	int rc = cache_size_parse(value, &bytes);
+
+	return rc ? rc : pool_cache_resize(pool, cache_bytes(bytes));
+}
+
 int pool_properties_apply(struct pool *pool, struct error *error)
 {
-	char value[PROPERTY_VALUE_MAX + 1];
-	uint64_t bytes;
+	char cache[PROPERTY_VALUE_MAX + 1], hedge[PROPERTY_VALUE_MAX + 1];
 	struct txn *view;
+	uint64_t ns;
 	int rc = view_begin(pool_env(pool), &view);
 
 	if (rc)
 		return rc;
-	rc = property_value(view, 0, "cache.size", value, sizeof(value));
+	rc = property_value(view, 0, "cache.size", cache, sizeof(cache));
+	if (!rc)
+		rc = property_value(view, 0, "read.hedge", hedge, sizeof(hedge));
 	txn_abort(view);
 	if (!rc)
-		rc = cache_size_parse(value, &bytes);
-	if (!rc)
-		rc = pool_cache_resize(pool, cache_bytes(bytes));
+		rc = read_hedge_parse(hedge, &ns);
+	if (rc)
+		return error_set(error, rc, "read.hedge", "it cannot be read: %s", strerror(-rc));
+	pool_set_read_hedge(pool, ns);
+	rc = apply_cache_size(pool, cache);
 	return rc ? error_set(error, rc, "cache.size",
 			    "the block cache cannot be made so large: %s", strerror(-rc))
 		  : 0;
@@ -254,6 +296,8 @@ const struct property property_table[] = {
 	{"nfs.sec", PROPERTY_SHARE | PROPERTY_DATASET, "sys",
 		"sys: Kerberos (krb5, krb5i, krb5p) is not served", sec_kind},
 	{"nfs.squash", PROPERTY_SHARE | PROPERTY_DATASET, "root", "root, none or all", squash_kind},
+	{"read.hedge", PROPERTY_POOL, "500ms",
+		"0 (never), or from 100ms to 60s: a number with ms or s behind it", read_hedge},
 	{VOLUME_QUOTA_PROPERTY, PROPERTY_SHARE, "none",
 		"none, or a number of bytes, with K, M, G or T for powers of 1024", quota},
 	{NULL, 0, NULL, NULL, NULL},

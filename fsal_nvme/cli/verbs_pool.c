@@ -30,6 +30,7 @@ static json_t *device_json(const struct pool_device_status *d)
 	put_integer(row, "write_errors", d->write_errors);
 	put_integer(row, "checksum_errors", d->checksum_errors);
 	put_integer(row, "repaired", d->repaired);
+	put_integer(row, "late_reads", d->late_reads);
 	return row;
 }
 

@@ -84,6 +84,7 @@ static const struct field devices[] = {
 	{"write_errors", "WRITE", FIELD_NUMBER},
 	{"checksum_errors", "CKSUM", FIELD_NUMBER},
 	{"repaired", "REPAIRED", FIELD_NUMBER},
+	{"late_reads", "LATE", FIELD_NUMBER},
 	{"domain", "DOMAIN", FIELD_TEXT},
 	{"path", "PATH", FIELD_TEXT},
 	END,

@@ -19,6 +19,7 @@
 #ifndef MILLRACE_DEVICE_H
 #define MILLRACE_DEVICE_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -153,6 +154,28 @@ void engine_sleep(struct engine *engine, uint64_t nanoseconds);
 void engine_poll(struct engine *engine);
 /* True where nothing happens unless the caller's thread makes it happen: no threads may be used. */
 bool engine_is_simulated(struct engine *engine);
+
+/*
+ * What is called about every `every` nanoseconds: by a thread of its own, or in a simulated world
+ * when it has nothing else to do before requests that are on their way fall due. run() must not
+ * wait; it may submit requests.
+ */
+struct ticker {
+	uint64_t every;
+	void (*run)(struct ticker *ticker);
+	/* the engine's */
+	struct engine *engine;
+	struct ticker *next;
+	uint64_t due;
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t wake;
+	bool stopping;
+};
+/* 0 or -EAGAIN. */
+int ticker_start(struct engine *engine, struct ticker *ticker);
+/* run() has returned, and is not called again. Not from run(). */
+void ticker_stop(struct ticker *ticker);
 
 /*
  * Waiting: an event is signalled once by whoever finishes the work, and waited for by one thread.

@@ -26,6 +26,7 @@ struct engine_ops {
 	/* The rest is for an engine without threads and NULL in one with them. */
 	void (*poll)(struct engine *engine);
 	bool (*step)(struct engine *engine); /* completes one request; false: none there */
+	void (*tick)(struct engine *engine, struct ticker *ticker, bool on);
 };
 
 /* First member of the engine's own struct. */

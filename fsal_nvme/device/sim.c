@@ -394,10 +394,34 @@ static uint64_t count_due(struct sim_world *world, uint64_t *earliest)
 	return count;
 }
 
-/* Completes one request that falls due at `limit` at the latest; false: there is none. */
+/* The first ticker whose turn comes before `limit`; NULL: none. */
+static struct ticker *next_ticker(struct sim_world *world, uint64_t limit)
+{
+	struct ticker *first = NULL;
+
+	for (struct ticker *t = world->tickers; t; t = t->next)
+		if (t->due < (first ? first->due : limit))
+			first = t;
+	return first;
+}
+
+static void run_ticker(struct sim_world *world, struct ticker *ticker)
+{
+	assert(!world->running && "a done() must not wait");
+	if (ticker->due > world->now.clock)
+		world->now.clock = ticker->due;
+	ticker->due = world->now.clock + ticker->every;
+	world->running = true;
+	ticker->run(ticker);
+	world->running = false;
+}
+
+/* Completes one request that falls due at `limit` at the latest, or lets a ticker run before the
+ * next one does; false: there is none. */
 static bool step_until(struct sim_world *world, uint64_t limit)
 {
 	struct io **at = world->reorder ? NULL : nth_due(world, 0);
+	struct ticker *ticker;
 	uint64_t earliest, count;
 
 	if (at) {
@@ -406,6 +430,11 @@ static bool step_until(struct sim_world *world, uint64_t limit)
 	}
 	count = count_due(world, &earliest);
 	if (count == 0) {
+		ticker = next_ticker(world, earliest < limit ? earliest : limit);
+		if (ticker && earliest != UINT64_MAX) {
+			run_ticker(world, ticker);
+			return true;
+		}
 		if (earliest == UINT64_MAX || earliest > limit)
 			return false;
 		world->now.clock = earliest;
@@ -579,6 +608,22 @@ static bool host_present(struct device *device)
 	return !handle_stale(device) && !((struct sim_handle *)device)->disk->state.dead;
 }
 
+static void host_tick(struct engine *engine, struct ticker *ticker, bool on)
+{
+	struct sim_world *world = sim_host(engine)->world;
+	struct ticker **at = &world->tickers;
+
+	if (on) {
+		ticker->due = world->now.clock + ticker->every;
+		ticker->next = world->tickers;
+		world->tickers = ticker;
+		return;
+	}
+	while (*at != ticker)
+		at = &(*at)->next;
+	*at = ticker->next;
+}
+
 static const struct engine_ops sim_ops = {
 	.destroy = host_destroy,
 	.submit = host_submit,
@@ -594,6 +639,7 @@ static const struct engine_ops sim_ops = {
 	.sleep = host_sleep,
 	.poll = host_poll,
 	.step = host_step,
+	.tick = host_tick,
 };
 
 /* --- making a world ----------------------------------------------------------------------- */

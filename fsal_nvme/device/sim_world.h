@@ -102,6 +102,7 @@ struct sim_world {
 	struct sim_disk *disks;
 	struct io *first, **last; /* outstanding; io->engine_data is the time of submission */
 	unsigned outstanding;
+	struct ticker *tickers;
 	struct write_list late;
 };
 

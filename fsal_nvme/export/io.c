@@ -72,6 +72,8 @@ static void read_done(struct volume_read *read)
 {
 	struct read_call *call = container_of(read, struct read_call, read);
 
+	if (call->buffer)
+		call->arg->iov[0].iov_base = call->buffer = read->memory;
 	if (!read->result) {
 		call->arg->io_amount = read->bytes;
 		call->arg->end_of_file = read->eof;
@@ -119,6 +121,8 @@ static int read_start(struct fsal_obj_handle *obj, fsal_async_cb done, struct fs
 	call->read.iov = arg->iov;
 	call->read.iov_count = (unsigned)arg->iov_count;
 	call->read.length = length;
+	call->read.memory = call->buffer;
+	call->read.memory_size = call->size;
 	call->read.done = read_done;
 	get_gsh_export_ref(call->export);
 	volume_read(file, &call->read);

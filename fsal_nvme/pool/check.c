@@ -267,7 +267,7 @@ static int judge_chunk(struct check *check, struct band *band, unsigned chunk)
 {
 	struct source *source = &band->sources[chunk];
 	uint64_t bad = low_bits(band->count) & ~source->good, proven;
-	bool present = source->io.device, data = chunk < band->segment->layout.data;
+	bool present = source->hedged.io.device, data = chunk < band->segment->layout.data;
 
 	if (source->result == -ENOMEM || source->sums_result == -ENOMEM)
 		return -ENOMEM;

@@ -66,7 +66,8 @@ struct member {
 	_Atomic uint64_t written, flushed; /* writes done; writes done when the last flush began */
 	_Atomic uint64_t looked; /* engine_clock() when the last look at the label of a later owner
 				    began that showed none; 0: never */
-	_Atomic uint64_t read_errors, write_errors, checksum_errors, repaired;
+	_Atomic uint64_t read_errors, write_errors, checksum_errors, repaired, late_reads;
+	_Atomic unsigned stalled; /* answers that it owes and that are late (hedge.h) */
 };
 
 static inline bool member_usable(const struct member *member)
@@ -595,6 +596,7 @@ struct pool {
 	struct journal *journal;
 	struct page_cache *pages;
 	struct block_cache *cache;
+	struct hedge *hedge;
 	struct erasure *erasure;
 
 	pthread_rwlock_t table_lock;

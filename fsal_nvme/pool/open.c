@@ -26,6 +26,7 @@
 #include "pool/opening.h"
 
 #include "pool/env.h"
+#include "pool/hedge.h"
 #include "pool/journal.h"
 #include "pool/row.h"
 
@@ -301,6 +302,8 @@ static int open_parts(struct opening *o)
 	rc = page_cache_create(pool, pool->options.page_cache);
 	if (!rc)
 		rc = block_cache_create(pool);
+	if (!rc)
+		rc = hedge_start(pool);
 	if (!rc)
 		rc = journal_create(pool);
 	if (rc)

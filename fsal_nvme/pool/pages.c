@@ -7,8 +7,8 @@
  *
  * A page that is not there is fetched once however many ask: an entry without bytes holds the list
  * of those who wait. The chunk's own copy is read first, then those on the parity chunks, until one
- * is the page that it should be; broken copies met on the way are rewritten. Copies on dropped
- * devices come last.
+ * is the page that it should be; broken copies met on the way are rewritten. Copies on devices that
+ * have stalled, or do not answer in time, come after all others, and those on dropped ones last.
  */
 #include "pool/read.h"
 
@@ -39,14 +39,17 @@ struct page_cache {
 	struct shard shards[SHARDS];
 };
 
+enum resort { PROMPT, PATIENT, DROPPED, NOBODY };
+
 struct fetch {
-	struct io io;
+	struct hedged hedged; /* first */
 	struct pool *pool;
 	struct segment *segment; /* with a reference */
 	struct page_entry *entry; /* not in the ring yet; nobody else frees it */
 	void *buffer;
 	unsigned copy; /* being read */
-	bool last_resort; /* of dropped devices */
+	enum resort resort; /* whose copies are read */
+	uint32_t answered; /* copies that are not what they should be */
 	uint32_t broken; /* copies to be rewritten */
 	bool repair;
 	struct checksum_page page;
@@ -323,48 +326,36 @@ static void fetch_end(struct fetch *fetch, int result)
 	}
 }
 
-static void fetch_done(struct io *io);
+static void fetch_read(struct fetch *fetch);
+
+static bool fetch_may_read(const struct fetch *fetch, unsigned chunk)
+{
+	struct pool *pool = fetch->pool;
+
+	if (fetch->answered >> fetch->copy & 1)
+		return false;
+	if (fetch->resort == DROPPED)
+		return chunk_last_resort(pool, fetch->segment, chunk);
+	return chunk_usable(pool, fetch->segment, chunk) &&
+	       (fetch->resort == PATIENT ||
+		       !member_stalled(segment_member(pool, fetch->segment, chunk)));
+}
 
 /* The chunk of the next copy to read, from fetch->copy on; -1: there is none. */
 static int fetch_next(struct fetch *fetch)
 {
-	for (;; fetch->copy++) {
-		int chunk = page_copy_chunk(fetch->segment, fetch->entry->chunk, fetch->copy);
-		bool last = fetch->last_resort;
+	for (; fetch->resort != NOBODY; fetch->resort++, fetch->copy = 0) {
+		for (;; fetch->copy++) {
+			int chunk =
+				page_copy_chunk(fetch->segment, fetch->entry->chunk, fetch->copy);
 
-		if (chunk < 0 && last)
-			return -1;
-		if (chunk < 0) {
-			fetch->last_resort = true;
-			fetch->copy = 0;
-			chunk = fetch->entry->chunk;
-			last = true;
+			if (chunk < 0)
+				break;
+			if (fetch_may_read(fetch, (unsigned)chunk))
+				return chunk;
 		}
-		if (last ? chunk_last_resort(fetch->pool, fetch->segment, (unsigned)chunk)
-			 : chunk_usable(fetch->pool, fetch->segment, (unsigned)chunk))
-			return chunk;
 	}
-}
-
-static void fetch_read(struct fetch *fetch)
-{
-	const struct page_entry *entry = fetch->entry;
-	struct io *io = &fetch->io;
-	struct member *member;
-	int chunk = fetch_next(fetch);
-
-	if (chunk < 0) {
-		fetch_end(fetch, -EIO);
-		return;
-	}
-	member = segment_member(fetch->pool, fetch->segment, (unsigned)chunk);
-	io_prepare(io, IO_READ, member->device,
-		segment_page_offset(
-			fetch->pool, fetch->segment, (unsigned)chunk, entry->chunk, entry->index),
-		fetch->buffer, BLOCK_SIZE);
-	io->done = fetch_done;
-	io->data = fetch;
-	io_submit(fetch->pool->engine, &io, 1);
+	return -1;
 }
 
 static void note_broken(struct fetch *fetch, unsigned chunk, const struct io *io)
@@ -377,41 +368,89 @@ static void note_broken(struct fetch *fetch, unsigned chunk, const struct io *io
 		fetch->broken |= UINT32_C(1) << fetch->copy;
 }
 
-static void fetch_done(struct io *io)
+static void fetch_answered(struct hedged *hedged)
 {
-	struct fetch *fetch = io->data;
+	struct fetch *fetch = (struct fetch *)hedged;
 	const struct page_entry *entry = fetch->entry;
 	unsigned chunk = (unsigned)page_copy_chunk(fetch->segment, entry->chunk, fetch->copy);
 
-	if (!io->result && !checksum_page_decode(&fetch->page, fetch->buffer) &&
+	if (!hedged->io.result && !checksum_page_decode(&fetch->page, fetch->buffer) &&
 		page_belongs(
 			fetch->pool, fetch->segment, entry->chunk, entry->index, &fetch->page)) {
 		fetch_end(fetch, 0);
 		return;
 	}
-	if (!fetch->last_resort)
-		note_broken(fetch, chunk, io);
-	fetch->copy++;
+	if (fetch->resort != DROPPED)
+		note_broken(fetch, chunk, &hedged->io);
+	fetch->answered |= UINT32_C(1) << fetch->copy++;
 	fetch_read(fetch);
 }
 
-static struct fetch *fetch_create(struct sums_want *want, struct page_entry *entry)
+static struct fetch *fetch_create(
+	struct pool *pool, struct segment *segment, struct page_entry *entry, bool repair)
 {
 	struct fetch *fetch = calloc(1, sizeof(*fetch));
 
 	if (!fetch)
 		return NULL;
-	fetch->buffer = buffer_alloc(want->pool->engine, BLOCK_SIZE);
+	fetch->buffer = buffer_alloc(pool->engine, BLOCK_SIZE);
 	if (!fetch->buffer) {
 		free(fetch);
 		return NULL;
 	}
-	segment_ref(want->segment);
-	fetch->pool = want->pool;
-	fetch->segment = want->segment;
+	segment_ref(segment);
+	fetch->pool = pool;
+	fetch->segment = segment;
 	fetch->entry = entry;
-	fetch->repair = want->repair;
+	fetch->repair = repair;
 	return fetch;
+}
+
+/* Another one goes on with the next copy; this one stays for the answer. */
+static bool fetch_late(struct hedged *hedged)
+{
+	struct fetch *fetch = (struct fetch *)hedged, *next;
+
+	next = fetch_create(fetch->pool, fetch->segment, fetch->entry, fetch->repair);
+	if (!next)
+		return false;
+	next->copy = fetch->copy + 1;
+	next->answered = fetch->answered;
+	next->broken = fetch->broken;
+	fetch_read(next);
+	return true;
+}
+
+static void fetch_gone(struct hedged *hedged)
+{
+	struct pool *pool = hedged->pool;
+
+	fetch_free((struct fetch *)hedged);
+	hedge_leave(pool);
+}
+
+static void fetch_read(struct fetch *fetch)
+{
+	const struct page_entry *entry = fetch->entry;
+	struct hedged *hedged = &fetch->hedged;
+	struct io *io = &hedged->io;
+	int chunk = fetch_next(fetch);
+
+	if (chunk < 0) {
+		fetch_end(fetch, -EIO);
+		return;
+	}
+	hedged->pool = fetch->pool;
+	hedged->member = segment_member(fetch->pool, fetch->segment, (unsigned)chunk);
+	hedged->done = fetch_answered;
+	hedged->late = fetch->resort == PROMPT ? fetch_late : NULL;
+	hedged->gone = fetch_gone;
+	io_prepare(io, IO_READ, hedged->member->device,
+		segment_page_offset(
+			fetch->pool, fetch->segment, (unsigned)chunk, entry->chunk, entry->index),
+		fetch->buffer, BLOCK_SIZE);
+	hedge_watch(hedged);
+	io_submit(fetch->pool->engine, &io, 1);
 }
 
 /* An entry whose page is to be fetched, with its first waiter. */
@@ -427,7 +466,7 @@ static int entry_create(struct shard *shard, uint64_t hash, struct sums_want *wa
 		.chunk = (uint8_t)want->chunk,
 		.next = *bucket,
 		.waiters = want};
-	*fetch = fetch_create(want, entry);
+	*fetch = fetch_create(want->pool, want->segment, entry, want->repair);
 	if (!*fetch) {
 		free(entry);
 		return -ENOMEM;

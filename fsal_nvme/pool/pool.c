@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "pool/env.h"
+#include "pool/hedge.h"
 #include "pool/internal.h"
 #include "pool/row.h"
 
@@ -98,6 +99,7 @@ void pool_abandon(struct pool *pool)
 		env_destroy(pool->env);
 	chores_destroy(pool);
 	release_stock(pool);
+	hedge_end(pool);
 	free_table(pool);
 	page_cache_destroy(pool);
 	block_cache_destroy(pool);

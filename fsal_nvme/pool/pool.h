@@ -139,6 +139,7 @@ struct pool_device_status {
 	uint64_t dropped_lsn;
 	uint64_t size, slots, slots_used;
 	uint64_t read_errors, write_errors, checksum_errors, repaired; /* blocks, since opening */
+	uint64_t late_reads; /* rebuilt, as it had not answered them, or others, in time */
 };
 
 /* What the bytes of all devices are used for. All parts but `raw` add up to `raw`. */
@@ -427,6 +428,13 @@ struct read_part {
 struct pool_read {
 	struct read_part *parts;
 	unsigned part_count;
+	/* Where all `into` point: memory of buffer_alloc(), `memory_size` bytes, or NULL. With it
+	 * no device is waited for longer than pool_set_read_hedge() says: other memory may stand
+	 * here at done(), with the bytes at the same places, and the pool keeps what was given
+	 * until the late answer is there. Without it that holds for reads that go through buffers.
+	 */
+	void *memory;
+	size_t memory_size;
 	bool cached; /* may be answered by the block cache, and kept there */
 	int result;
 	void (*done)(
@@ -436,12 +444,16 @@ struct pool_read {
 	_Atomic unsigned pending;
 	_Atomic int failed;
 	bool looks, large;
+	struct late_memory *late;
 	struct moved_parts *moved;
 	struct pool *pool;
 };
 void pool_read(struct pool *pool, struct pool_read *read);
 /* The same, waiting, and from devices: for what reads once, or checks. */
 int pool_read_wait(struct pool *pool, struct read_part *parts, unsigned part_count);
+/* A read that a device has not answered for so long is rebuilt from the others; 0, as after
+ * opening: never. Any thread. */
+void pool_set_read_hedge(struct pool *pool, uint64_t nanoseconds);
 
 /* Whether appends wait for memory of rows, or may soon: what is not urgent gives way then. */
 bool pool_rows_short(struct pool *pool);

@@ -10,7 +10,10 @@
  *                                 rebuilt from the other chunks and proven (rebuild.c), given to
  *                                 the caller, written back (read_repair.c)
  *   a piece without a device      rebuilt, together with the pieces that are the same blocks of
- *                                 other chunks: what is read for it serves them too
+ *                                 other chunks: what is read for it serves them too; the same
+ *                                 where the device has stalled (hedge.h)
+ *   -> no answer in time          another piece, with a buffer of its own, takes its place and is
+ *                                 rebuilt; it stays, with its memory, for the answer
  *   -> delivered                  what went through a bounce buffer is copied out
  *   -> not to be had              a line in the log, -EIO for the whole read
  *
@@ -33,10 +36,26 @@
 /* From here on a read is one of those that follow each other through a large file. */
 #define LARGE_READ (256u << 10)
 
+/*
+ * A read's own memory that a device may still write to: at its end the read goes on in `fresh`,
+ * with what is right of the old one and the pieces that were rebuilt.
+ */
+struct late_memory {
+	_Atomic unsigned references; /* the read, and each piece that stays for an answer */
+	struct engine *engine;
+	uint8_t *old, *fresh;
+	size_t size;
+	pthread_mutex_t lock;
+	struct piece *rebuilt;
+};
+
 struct piece {
 	struct piece *next; /* of the run's, or of those that one rebuild serves */
-	struct io io;
+	struct hedged hedged;
 	struct pool_read *read;
+	struct late_memory *late; /* it stays for the answer; NULL: nothing of it is the caller's */
+	bool given_up; /* it stays for the answer */
+	bool stand_in; /* for one whose memory is still to be written to */
 	const struct read_part *part;
 	struct segment *segment; /* with a reference */
 	struct sums_want want;
@@ -52,11 +71,15 @@ struct piece {
 	struct iovec iov[]; /* one a cell, two for ragged ends */
 };
 
+static void read_renew_memory(struct pool_read *read);
+
 static void read_put(struct pool_read *read)
 {
 	if (atomic_fetch_sub(&read->pending, 1) != 1)
 		return;
 	read->result = atomic_load(&read->failed);
+	if (read->late)
+		read_renew_memory(read);
 	moved_free(read);
 	read->done(read);
 }
@@ -103,7 +126,7 @@ static void piece_place(struct piece *piece)
 
 	piece->block = cut->from / BLOCK_SIZE;
 	piece->count = (unsigned)((cut->to + BLOCK_SIZE - 1) / BLOCK_SIZE - piece->block);
-	if (!piece->part->into || phase % BLOCK_SIZE)
+	if (!piece->part->into || phase % BLOCK_SIZE || piece->stand_in)
 		return;
 	piece->direct_first = cut->from % BLOCK_SIZE != 0;
 	piece->direct_end = piece->count - (cut->to % BLOCK_SIZE != 0);
@@ -146,26 +169,34 @@ static unsigned piece_iovecs(struct piece *piece)
 
 static void piece_free(struct piece *piece)
 {
-	buffer_free(piece->read->pool->engine, piece->bounce, piece_bounce_size(piece));
+	buffer_free(piece->hedged.pool->engine, piece->bounce, piece_bounce_size(piece));
 	segment_put(piece->segment);
 	free(piece);
 }
 
-static struct piece *piece_create(struct pool_read *read, const struct read_part *part,
-	struct segment *segment, const struct cut *cut)
+static size_t piece_runs(const struct segment *segment, const struct cut *cut)
 {
 	uint32_t cell = segment->layout.cell;
-	size_t runs = (size_t)((cut->to - 1) / cell - cut->from / cell) + 3;
-	struct piece *piece = malloc(sizeof(*piece) + runs * sizeof(struct iovec));
+
+	return (size_t)((cut->to - 1) / cell - cut->from / cell) + 3;
+}
+
+static struct piece *piece_create(struct pool_read *read, const struct read_part *part,
+	struct segment *segment, const struct cut *cut, bool stand_in)
+{
+	struct piece *piece =
+		malloc(sizeof(*piece) + piece_runs(segment, cut) * sizeof(struct iovec));
 
 	if (!piece)
 		return NULL;
 	memset(piece, 0, offsetof(struct piece, sums));
 	segment_ref(segment);
+	piece->hedged.pool = read->pool;
 	piece->read = read;
 	piece->part = part;
 	piece->segment = segment;
 	piece->cut = *cut;
+	piece->stand_in = stand_in;
 	piece_place(piece);
 	if (piece_bounce_size(piece) == 0)
 		return piece;
@@ -234,15 +265,28 @@ static void piece_keep(const struct piece *piece)
 	}
 }
 
-/* Copies what the caller wants of block `i` out of the bounce buffer. */
-static void piece_copy_out(const struct piece *piece, unsigned i)
+/* Copies what the caller wants of block `i` out of the bounce buffer, `move` bytes behind where it
+ * asked for it. */
+static void piece_copy_out(const struct piece *piece, unsigned i, ptrdiff_t move)
 {
 	uint64_t start = (piece->block + i) * BLOCK_SIZE;
 	uint64_t from = start > piece->cut.from ? start : piece->cut.from;
 	uint64_t to = start + BLOCK_SIZE < piece->cut.to ? start + BLOCK_SIZE : piece->cut.to;
 
-	memcpy(piece_target(piece, from), piece_block(piece, i) + (from - start), to - from);
+	memcpy(piece_target(piece, from) + move, piece_block(piece, i) + (from - start), to - from);
 	pool_count_copied(piece->read->pool, to - from);
+}
+
+/* Until the read ends: it is all in its buffer. */
+static void piece_wait_for_memory(struct piece *piece)
+{
+	struct pool_read *read = piece->read;
+
+	pthread_mutex_lock(&read->late->lock);
+	piece->next = read->late->rebuilt;
+	read->late->rebuilt = piece;
+	pthread_mutex_unlock(&read->late->lock);
+	read_put(read);
 }
 
 static void piece_deliver(struct piece *piece)
@@ -251,9 +295,13 @@ static void piece_deliver(struct piece *piece)
 
 	if (piece->read->looks && piece->part->into)
 		piece_keep(piece);
+	if (piece->stand_in) {
+		piece_wait_for_memory(piece);
+		return;
+	}
 	for (unsigned i = 0; bounced && i < piece->count; i++) {
 		if (!piece_is_direct(piece, i))
-			piece_copy_out(piece, i);
+			piece_copy_out(piece, i, 0);
 	}
 	piece_end(piece);
 }
@@ -323,7 +371,7 @@ static void piece_rebuild(struct piece *piece)
 	}
 	piece->next = NULL;
 	rebuild_want_again(rebuild, piece->cut.chunk, piece->bad >> first, piece->sums + first,
-		piece->io.result);
+		piece->hedged.io.result);
 	rebuild_start(rebuild, pieces_rebuilt, piece);
 }
 
@@ -355,11 +403,12 @@ static uint64_t piece_bad(struct piece *piece)
 {
 	struct pool *pool = piece->read->pool;
 	const struct iovec *run = piece->iov;
+	const struct io *io = &piece->hedged.io;
 	uint64_t bad = 0;
 
-	if (piece->io.result) {
-		chunk_read_failed(pool, piece->segment, piece->cut.chunk, piece->io.offset,
-			piece->count, piece->io.result);
+	if (io->result) {
+		chunk_read_failed(pool, piece->segment, piece->cut.chunk, io->offset, piece->count,
+			io->result);
 		return low_bits(piece->count);
 	}
 	for (unsigned i = 0, blocks; i < piece->count; i += blocks, run++) {
@@ -368,15 +417,38 @@ static uint64_t piece_bad(struct piece *piece)
 	}
 	if (bad)
 		chunk_rotten(pool, piece->segment, piece->cut.chunk,
-			piece->io.offset + (uint64_t)__builtin_ctzll(bad) * BLOCK_SIZE,
+			io->offset + (uint64_t)__builtin_ctzll(bad) * BLOCK_SIZE,
 			(unsigned)__builtin_popcountll(bad));
 	return bad;
+}
+
+static void late_memory_put(struct late_memory *late)
+{
+	if (!late || atomic_fetch_sub(&late->references, 1) != 1)
+		return;
+	buffer_free(late->engine, late->old, late->size);
+	pthread_mutex_destroy(&late->lock);
+	free(late);
+}
+
+/* What it stayed for is there. */
+static void piece_gone(struct piece *piece)
+{
+	struct pool *pool = piece->hedged.pool;
+
+	late_memory_put(piece->late);
+	piece_free(piece);
+	hedge_leave(pool);
 }
 
 static void piece_arrived(struct piece *piece)
 {
 	if (atomic_fetch_sub(&piece->waiting, 1) != 1)
 		return;
+	if (piece->given_up) {
+		piece_gone(piece);
+		return;
+	}
 	if (piece->sums_result) {
 		piece_lost(piece, 1, NO_CHECKSUMS);
 		return;
@@ -388,9 +460,14 @@ static void piece_arrived(struct piece *piece)
 		piece_deliver(piece);
 }
 
-static void piece_read_done(struct io *io)
+static struct piece *hedged_piece(struct hedged *hedged)
 {
-	piece_arrived(io->data);
+	return (struct piece *)((char *)hedged - offsetof(struct piece, hedged));
+}
+
+static void piece_answered(struct hedged *hedged)
+{
+	piece_arrived(hedged_piece(hedged));
 }
 
 static void piece_sums_done(struct sums_want *want, int result)
@@ -401,20 +478,122 @@ static void piece_sums_done(struct sums_want *want, int result)
 	piece_arrived(piece);
 }
 
+/* --- pieces that are late ----------------------------------------------------------------- */
+
+static struct late_memory *late_memory_create(const struct pool_read *read)
+{
+	struct late_memory *late = calloc(1, sizeof(*late));
+
+	if (!late)
+		return NULL;
+	late->fresh = buffer_alloc(read->pool->engine, read->memory_size);
+	if (!late->fresh) {
+		free(late);
+		return NULL;
+	}
+	late->engine = read->pool->engine;
+	late->size = read->memory_size;
+	atomic_init(&late->references, 1);
+	pthread_mutex_init(&late->lock, NULL);
+	return late;
+}
+
+/* All others of its pieces have ended. */
+static void read_renew_memory(struct pool_read *read)
+{
+	struct late_memory *late = read->late;
+	ptrdiff_t move = late->fresh - (uint8_t *)read->memory;
+	struct piece *next;
+
+	late->old = read->memory;
+	memcpy(late->fresh, late->old, late->size);
+	pool_count_copied(read->pool, late->size);
+	for (struct piece *piece = late->rebuilt; piece; piece = next) {
+		next = piece->next;
+		for (unsigned i = 0; i < piece->count; i++)
+			piece_copy_out(piece, i, move);
+		piece_free(piece);
+	}
+	read->memory = late->fresh;
+	late_memory_put(late);
+}
+
+static bool piece_is_callers(const struct piece *piece)
+{
+	return piece->direct_end > piece->direct_first;
+}
+
+/* The piece that takes its place in the read. From the pool's tick alone. */
+static struct piece *piece_replace(struct piece *piece)
+{
+	struct pool_read *read = piece->read;
+	bool callers = piece_is_callers(piece);
+
+	if (callers && !read->late)
+		read->late = late_memory_create(read);
+	if (callers && !read->late)
+		return NULL;
+	return piece_create(read, piece->part, piece->segment, &piece->cut, callers);
+}
+
+static void note_late(struct piece *piece)
+{
+	struct member *member =
+		segment_member(piece->hedged.pool, piece->segment, piece->cut.chunk);
+
+	atomic_fetch_add(&member->late_reads, 1);
+}
+
+static bool piece_late(struct hedged *hedged)
+{
+	struct piece *piece = hedged_piece(hedged), *stand_in = piece_replace(piece);
+
+	if (!stand_in)
+		return false;
+	if (stand_in->stand_in) {
+		piece->late = stand_in->read->late;
+		atomic_fetch_add(&piece->late->references, 1);
+	}
+	piece->given_up = true;
+	stand_in->next = NULL;
+	note_late(stand_in);
+	pieces_rebuild(stand_in);
+	return true;
+}
+
+/* Its answer is there; its checksums may not be. */
+static void piece_late_answer(struct hedged *hedged)
+{
+	piece_arrived(hedged_piece(hedged));
+}
+
+/* --- pieces, started ---------------------------------------------------------------------- */
+
+static void piece_hedge(struct piece *piece)
+{
+	struct hedged *hedged = &piece->hedged;
+	bool may_go = !piece_is_callers(piece) || piece->read->memory;
+
+	hedged->done = piece_answered;
+	hedged->late = may_go ? piece_late : NULL;
+	hedged->gone = piece_late_answer;
+	hedge_watch(hedged);
+}
+
 static void piece_start(struct piece *piece, struct io_batch *batch)
 {
 	struct pool *pool = piece->read->pool;
-	struct io *io = &piece->io;
+	struct io *io = &piece->hedged.io;
 	int result;
 
 	atomic_init(&piece->waiting, 2);
-	io_prepare(io, IO_READ, segment_member(pool, piece->segment, piece->cut.chunk)->device,
+	piece->hedged.member = segment_member(pool, piece->segment, piece->cut.chunk);
+	io_prepare(io, IO_READ, piece->hedged.member->device,
 		segment_block_offset(pool, piece->segment, piece->cut.chunk, piece->block), NULL,
 		0);
 	io->iov = piece->iov;
 	io->iov_count = piece_iovecs(piece);
-	io->done = piece_read_done;
-	io->data = piece;
+	piece_hedge(piece);
 	batch_add(batch, io);
 	piece->want = (struct sums_want){.pool = pool,
 		.segment = piece->segment,
@@ -452,13 +631,23 @@ static struct piece *pieces_alike(struct piece **list)
 	return first;
 }
 
-static bool any_unusable(const struct piece *piece)
+/* Or with one that has stalled. */
+static bool any_without_device(struct piece *piece)
 {
+	bool any = false;
+
 	for (; piece; piece = piece->next) {
-		if (!chunk_usable(piece->read->pool, piece->segment, piece->cut.chunk))
-			return true;
+		struct member *member =
+			segment_member(piece->read->pool, piece->segment, piece->cut.chunk);
+
+		if (!chunk_usable(piece->read->pool, piece->segment, piece->cut.chunk)) {
+			any = true;
+		} else if (member_stalled(member)) {
+			note_late(piece);
+			any = true;
+		}
 	}
-	return false;
+	return any;
 }
 
 /* Starts the pieces of a run. */
@@ -467,7 +656,7 @@ static void pieces_start(struct piece *list, struct io_batch *batch)
 	while (list) {
 		struct piece *alike = pieces_alike(&list), *next;
 
-		if (any_unusable(alike)) {
+		if (any_without_device(alike)) {
 			pieces_rebuild(alike);
 			continue;
 		}
@@ -546,7 +735,7 @@ static bool run_read(struct pool_read *read, const struct read_part *part, struc
 
 	cutter_init(&cutter, &segment->layout, run->from, run->to - run->from);
 	while (all && cutter_next(&cutter, &cut)) {
-		struct piece *piece = piece_create(read, part, segment, &cut);
+		struct piece *piece = piece_create(read, part, segment, &cut, false);
 
 		if (piece) {
 			atomic_fetch_add(&read->pending, 1);
@@ -639,6 +828,7 @@ void pool_read(struct pool *pool, struct pool_read *read)
 
 	read->pool = pool;
 	read->moved = NULL;
+	read->late = NULL;
 	atomic_init(&read->pending, 1);
 	atomic_init(&read->failed, 0);
 	read->looks = read->cached && block_cache_is_on(pool->cache);

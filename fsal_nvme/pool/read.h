@@ -16,7 +16,7 @@
 #ifndef MILLRACE_POOL_READ_H
 #define MILLRACE_POOL_READ_H
 
-#include "pool/internal.h"
+#include "pool/hedge.h"
 
 #define SPAN_BLOCKS 64u
 #define BATCH_IOS 32u
@@ -175,10 +175,11 @@ int repair_now(struct pool *pool, struct segment *segment, unsigned chunk, uint6
 struct band;
 /* One chunk's part in a band. */
 struct source {
-	struct io io;
+	struct hedged hedged;
 	struct sums_want want;
 	struct band *band;
 	uint8_t *memory; /* band->count blocks, or NULL */
+	uint8_t *late_memory; /* the same, until the answer is there */
 	_Atomic unsigned waiting; /* for bytes, for checksums */
 	int result, sums_result;
 	bool asked;
@@ -192,6 +193,8 @@ struct band {
 	unsigned count;
 	bool repair; /* of checksum pages on the way */
 	bool last_resort; /* dropped devices are asked, too */
+	bool hedged; /* devices that have stalled are not asked, and late ones not waited for */
+	_Atomic unsigned references; /* one, and one for each answer that is late */
 	_Atomic unsigned pending;
 	void (*done)(struct band *band);
 	void *data;
@@ -217,6 +220,7 @@ uint64_t blocks_bad(const uint8_t *bytes, const uint32_t *sums, unsigned count);
 struct rebuild {
 	struct band *band; /* after done(): band->sources[chunk].good says which are right */
 	uint64_t wanted[POOL_WIDTH_MAX];
+	uint32_t answered; /* chunks that were asked before, in vain */
 	void (*done)(struct rebuild *rebuild); /* on an engine thread, or before it was started */
 	void *data;
 };

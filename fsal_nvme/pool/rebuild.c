@@ -3,8 +3,10 @@
  * Blocks from the other chunks. A rebuild reads the same blocks of the chunks that are wanted and
  * of as many others as make k, data first, in waves: what turns out bad in one wave is made up for
  * by more chunks in the next, until there is enough or nobody is left. Each source block is proven
- * by its own checksum before it is used, and so is each result. The last wave goes to devices that
- * were dropped, where they are there: they have what they had before.
+ * by its own checksum before it is used, and so is each result. Devices that have stalled are left
+ * out, and what is late is not waited for; where that is not enough all begins anew, patiently. The
+ * last wave goes to devices that were dropped, where they are there: they have what they had
+ * before.
  */
 #include "pool/read.h"
 
@@ -39,21 +41,30 @@ struct band *band_create(struct pool *pool, struct segment *segment, uint64_t bl
 	band->segment = segment;
 	band->block = block;
 	band->count = count;
+	atomic_init(&band->references, 1);
 	for (unsigned i = 0; i < width; i++)
 		band->sources[i].band = band;
 	return band;
+}
+
+static void source_free(struct source *source)
+{
+	struct engine *engine = source->band->pool->engine;
+	size_t length = (size_t)source->band->count * BLOCK_SIZE;
+
+	buffer_free(engine, source->memory, length);
+	buffer_free(engine, source->late_memory, length);
 }
 
 void band_free(struct band *band)
 {
 	unsigned width;
 
-	if (!band)
+	if (!band || atomic_fetch_sub(&band->references, 1) != 1)
 		return;
 	width = segment_width(band->segment);
 	for (unsigned i = 0; i < width; i++)
-		buffer_free(band->pool->engine, band->sources[i].memory,
-			(size_t)band->count * BLOCK_SIZE);
+		source_free(&band->sources[i]);
 	segment_put(band->segment);
 	free(band);
 }
@@ -71,15 +82,12 @@ static void source_judge(struct source *source)
 	unsigned chunk = (unsigned)(source - band->sources);
 	uint64_t bad;
 
-	if (source->io.result && chunk_usable(band->pool, band->segment, chunk))
-		chunk_read_failed(band->pool, band->segment, chunk, source->io.offset, band->count,
-			source->io.result);
 	if (source->result || source->sums_result)
 		return;
 	bad = blocks_bad(source->memory, source->sums, band->count);
 	source->good = low_bits(band->count) & ~bad;
 	if (bad && chunk_usable(band->pool, band->segment, chunk))
-		chunk_rotten(band->pool, band->segment, chunk, source->io.offset,
+		chunk_rotten(band->pool, band->segment, chunk, source->hedged.io.offset,
 			(unsigned)__builtin_popcountll(bad));
 }
 
@@ -99,31 +107,69 @@ static void source_sums_done(struct sums_want *want, int result)
 	source_arrived(source);
 }
 
-static void source_read_done(struct io *io)
+static void source_answered(struct hedged *hedged)
 {
-	struct source *source = io->data;
+	struct source *source = (struct source *)hedged; /* its first member */
+	struct band *band = source->band;
+	unsigned chunk = (unsigned)(source - band->sources);
 
-	source->result = io->result;
+	source->result = hedged->io.result;
+	if (source->result && chunk_usable(band->pool, band->segment, chunk))
+		chunk_read_failed(band->pool, band->segment, chunk, hedged->io.offset, band->count,
+			source->result);
 	source_arrived(source);
+}
+
+/* The band and its memory stay until the answer is there. */
+static bool source_late(struct hedged *hedged)
+{
+	struct source *source = (struct source *)hedged;
+
+	atomic_fetch_add(&source->band->references, 1);
+	source->late_memory = source->memory;
+	source->memory = NULL;
+	source->result = -ETIMEDOUT;
+	source_arrived(source);
+	return true;
+}
+
+static void source_gone(struct hedged *hedged)
+{
+	struct pool *pool = hedged->pool;
+
+	band_free(((struct source *)hedged)->band);
+	hedge_leave(pool);
+}
+
+/* Whether it is asked in this wave. */
+static bool source_wanted(const struct band *band, unsigned chunk)
+{
+	if (!chunk_usable(band->pool, band->segment, chunk))
+		return band->last_resort && chunk_last_resort(band->pool, band->segment, chunk);
+	return !band->hedged || !member_stalled(segment_member(band->pool, band->segment, chunk));
 }
 
 /* Prepares the device's part; not 0: there is none. */
 static int source_prepare(struct source *source, unsigned chunk)
 {
 	struct band *band = source->band;
+	struct hedged *hedged = &source->hedged;
 	size_t length = (size_t)band->count * BLOCK_SIZE;
 
-	if (!chunk_usable(band->pool, band->segment, chunk) &&
-		!(band->last_resort && chunk_last_resort(band->pool, band->segment, chunk)))
+	if (!source_wanted(band, chunk))
 		return -ENODEV;
 	source->memory = buffer_alloc(band->pool->engine, length);
 	if (!source->memory)
 		return -ENOMEM;
-	io_prepare(&source->io, IO_READ, segment_member(band->pool, band->segment, chunk)->device,
+	hedged->pool = band->pool;
+	hedged->member = segment_member(band->pool, band->segment, chunk);
+	hedged->done = source_answered;
+	hedged->late = band->hedged ? source_late : NULL;
+	hedged->gone = source_gone;
+	io_prepare(&hedged->io, IO_READ, hedged->member->device,
 		segment_block_offset(band->pool, band->segment, chunk, band->block), source->memory,
 		length);
-	source->io.done = source_read_done;
-	source->io.data = source;
+	hedge_watch(hedged);
 	return 0;
 }
 
@@ -138,7 +184,7 @@ static void source_start(struct source *source, unsigned chunk, struct io_batch 
 	if (source->result)
 		source_arrived(source);
 	else
-		batch_add(batch, &source->io);
+		batch_add(batch, &source->hedged.io);
 	source->want = (struct sums_want){.pool = band->pool,
 		.segment = band->segment,
 		.block = band->block,
@@ -259,6 +305,7 @@ struct rebuild *rebuild_create(
 	}
 	rebuild->band->data = rebuild;
 	rebuild->band->repair = true;
+	rebuild->band->hedged = true;
 	return rebuild;
 }
 
@@ -273,6 +320,7 @@ void rebuild_want_again(
 	struct source *source = &rebuild->band->sources[chunk];
 
 	rebuild->wanted[chunk] = bits;
+	rebuild->answered |= UINT32_C(1) << chunk;
 	source->asked = true;
 	source->result = result;
 	memcpy(source->sums, sums, rebuild->band->count * sizeof(*sums));
@@ -304,8 +352,7 @@ static uint32_t next_sources(const struct band *band, uint32_t set, unsigned lac
 	unsigned width = segment_width(band->segment);
 
 	for (unsigned i = 0; i < width && lack > 0; i++) {
-		if (set >> i & 1 || band->sources[i].asked ||
-			!chunk_usable(band->pool, band->segment, i))
+		if (set >> i & 1 || band->sources[i].asked || !source_wanted(band, i))
 			continue;
 		set |= UINT32_C(1) << i;
 		lack--;
@@ -336,7 +383,7 @@ static uint32_t first_sources(const struct rebuild *rebuild)
 		if (!rebuild->wanted[i] || band->sources[i].asked)
 			continue;
 		set |= UINT32_C(1) << i;
-		lack -= lack > 0 && chunk_usable(band->pool, band->segment, i);
+		lack -= lack > 0 && source_wanted(band, i);
 	}
 	return next_sources(band, set, lack);
 }
@@ -347,6 +394,8 @@ static bool mendable(const struct source *source)
 {
 	return !source->result || source->result == -EIO;
 }
+
+static void rebuild_wave(struct band *band);
 
 static void rebuild_chunk(struct rebuild *rebuild, unsigned chunk)
 {
@@ -361,12 +410,51 @@ static void rebuild_chunk(struct rebuild *rebuild, unsigned chunk)
 			band->pool, band->segment, chunk, band->block, source->memory, proven);
 }
 
+/* Whether a device that was left out, or not waited for, may yet help. */
+static bool rebuild_was_hasty(const struct band *band)
+{
+	unsigned width = segment_width(band->segment);
+
+	for (unsigned i = 0; band->hedged && i < width; i++) {
+		const struct source *source = &band->sources[i];
+
+		if (source->result == -ETIMEDOUT ||
+			(source->result == -ENODEV && chunk_usable(band->pool, band->segment, i)))
+			return true;
+	}
+	return false;
+}
+
+/* False: no memory. */
+static bool rebuild_again(struct rebuild *rebuild)
+{
+	struct band *hasty = rebuild->band, *band;
+
+	band = band_create(hasty->pool, hasty->segment, hasty->block, hasty->count);
+	if (!band)
+		return false;
+	band->data = rebuild;
+	band->repair = true;
+	rebuild->band = band;
+	for (uint32_t chunks = rebuild->answered; chunks; chunks &= chunks - 1) {
+		unsigned chunk = (unsigned)__builtin_ctz(chunks);
+
+		rebuild_want_again(rebuild, chunk, rebuild->wanted[chunk],
+			hasty->sources[chunk].sums, hasty->sources[chunk].result);
+	}
+	band_free(hasty);
+	band_read(band, first_sources(rebuild), rebuild_wave);
+	return true;
+}
+
 static void rebuild_wave(struct band *band)
 {
 	struct rebuild *rebuild = band->data;
 	unsigned width = segment_width(band->segment), lack = lacking(rebuild);
 	uint32_t more = next_sources(band, 0, lack);
 
+	if (!more && lack && rebuild_was_hasty(band) && rebuild_again(rebuild))
+		return;
 	if (!more && lack && !band->last_resort) {
 		band->last_resort = true;
 		more = last_sources(band);

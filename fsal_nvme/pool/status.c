@@ -24,6 +24,7 @@ static void device_status(struct pool *pool, unsigned i, struct pool_device_stat
 	d->write_errors = atomic_load(&member->write_errors);
 	d->checksum_errors = atomic_load(&member->checksum_errors);
 	d->repaired = atomic_load(&member->repaired);
+	d->late_reads = atomic_load(&member->late_reads);
 }
 
 static bool segment_degraded(struct pool *pool, const struct segment_row *row)

@@ -276,11 +276,22 @@ static bool extents_went(struct volume_read *read)
 	return atomic_load(&volume->generation) != read->generation;
 }
 
+/* A device that is late may still write to the memory that was given. */
+static void take_memory(struct volume_read *read, void *memory)
+{
+	if (memory == read->memory)
+		return;
+	read->memory = memory;
+	read->renewed = (struct iovec){memory, read->iov->iov_len};
+	read->iov = &read->renewed;
+}
+
 static void parts_read(struct pool_read *pool_read)
 {
 	struct volume_read *read = pool_read->data;
 	struct volume_file *file = read->file;
 
+	take_memory(read, pool_read->memory);
 	if (pool_read->result == -EIO && extents_went(read) && ++read->tries < TRIES_MAX) {
 		free(read->parts);
 		read->parts = NULL;
@@ -309,6 +320,8 @@ static void start(struct volume_read *read)
 	read->pool = (struct pool_read){
 		.parts = read->parts,
 		.part_count = m.count,
+		.memory = read->memory,
+		.memory_size = read->memory_size,
 		.cached = true,
 		.done = parts_read,
 		.data = read,
@@ -322,6 +335,8 @@ static int read_check(const struct volume_file *file, const struct volume_read *
 
 	if (file->type != VOLUME_FILE)
 		return file->type == VOLUME_DIRECTORY ? -EISDIR : -EINVAL;
+	if (read->memory && (read->iov_count != 1 || read->iov->iov_base != read->memory))
+		return -EINVAL;
 	return memory < read->length ? -EINVAL : 0;
 }
 

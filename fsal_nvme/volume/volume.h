@@ -377,6 +377,10 @@ struct volume_read {
 	const struct iovec *iov;
 	unsigned iov_count;
 	size_t length; /* at most the sum of the iovecs */
+	/* Memory of buffer_alloc() that the one iovec is, or NULL. As in struct pool_read: at
+	 * done() other memory may stand here, and the bytes are in that. */
+	void *memory;
+	size_t memory_size;
 	void (*done)(struct volume_read *read);
 	void *data; /* the caller's */
 	int result;
@@ -385,6 +389,7 @@ struct volume_read {
 	/* the layer's own */
 	struct volume_file *file;
 	struct read_part *parts;
+	struct iovec renewed;
 	unsigned tries;
 	uint64_t generation;
 	struct pool_read pool;

@@ -65,7 +65,7 @@ def filled(tmp_path_factory):
     ('share get tan', ['tank/']), ('share get tank/', ['tank/ann', 'tank/bob']),
     ('share get tank/b', ['tank/bob']), ('dataset get tank/', ['tank/set']),
     ('share destroy --yes tank/a', ['tank/ann']), ('share get none/', []),
-    ('share get tank/ann c', ['comment']), ('pool get tank ', ['cache.size', 'comment', 'compact.rate']),
+    ('share get tank/ann c', ['comment']), ('pool get tank ', ['cache.size', 'comment', 'compact.rate', 'read.hedge']),
     ('share set tank/ann nfs', ['nfs.clients=', 'nfs.sec=', 'nfs.squash=']),
     ('share set tank/ann comment=x nfs.s', ['nfs.sec=', 'nfs.squash=']),
     ('share set tank/ann nfs.squash=', []), ('share set tank/ann a:b=c', []),

@@ -192,7 +192,7 @@ def test_properties(either):
     assert properties(either, 'share', 'get', 'tank/a', 'nfs.squash') == {'nfs.squash': 'root'}
     either('pool', 'set', 'tank', 'comment=first')
     assert properties(either, 'pool', 'get', 'tank') == {
-        'cache.size': 'auto', 'comment': 'first', 'compact.rate': '64M'}
+        'cache.size': 'auto', 'comment': 'first', 'compact.rate': '64M', 'read.hedge': '500ms'}
     either('pool', 'set', 'tank', 'compact.rate=131072K')
     assert properties(either, 'pool', 'get', 'tank', 'compact.rate') == {'compact.rate': '128M'}
     either('pool', 'set', 'tank', 'compact.rate=')
@@ -273,6 +273,15 @@ def test_kerberos_is_refused(either, value):
 def test_bad_rates(pool, rate):
     assert pool.fails(USAGE, 'pool', 'set', 'tank', f'compact.rate={rate}')['code'] == 'usage'
     assert properties(pool, 'pool', 'get', 'tank', 'compact.rate') == {'compact.rate': '64M'}
+
+
+@pytest.mark.parametrize('hedge', ['x', '-1', '500', '99ms', '0s', '61s', '1m', '1 s', '5ms5', '9' * 30 + 's'])
+def test_bad_hedges(pool, hedge):
+    assert pool.fails(USAGE, 'pool', 'set', 'tank', f'read.hedge={hedge}')['code'] == 'usage'
+    pool('pool', 'set', 'tank', 'read.hedge=2s')
+    assert properties(pool, 'pool', 'get', 'tank', 'read.hedge') == {'read.hedge': '2s'}
+    pool('pool', 'set', 'tank', 'read.hedge=0')
+    assert properties(pool, 'pool', 'get', 'tank', 'read.hedge') == {'read.hedge': '0'}
 
 
 @pytest.mark.parametrize('name', ['tank/a/b', 'tank/', 'tank', '/a', 'tank/..', 'tank/.a', 'tank/-a',
