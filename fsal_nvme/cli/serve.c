@@ -53,6 +53,9 @@ static int check_arguments(struct serving *s)
 	if (has(c, "foreground") + has(c, "enable") + has(c, "stop") + has(c, "disable") > 1)
 		return error_set(&c->error, -EINVAL, "serve",
 			"only one of --foreground, --enable, --disable and --stop can be done");
+	if (has(c, "fenced") && (has(c, "enable") || has(c, "stop") || has(c, "disable")))
+		return error_set(&c->error, -EINVAL, "serve",
+			"--fenced tells of one start: a unit would tell of each");
 	if (listen && inet_pton(AF_INET, listen, address) != 1 &&
 		inet_pton(AF_INET6, listen, address) != 1)
 		return error_set(&c->error, -EINVAL, listen, "it is not an IP address");
@@ -64,7 +67,7 @@ static int check_owner(struct command *c, const struct pool_summary *s)
 	if (s->exported)
 		return error_set(&c->error, -EBUSY, s->name,
 			"it is exported: `millrace pool import %s` takes it", s->name);
-	if (strcmp(s->owner, command_host(c)))
+	if (strcmp(s->owner, command_host(c)) && !has(c, "fenced"))
 		return error_set(&c->error, -EBUSY, s->name,
 			"it is assigned to host %s: export it there, or, if that host is dead or "
 			"fenced, `millrace pool import %s --force`",

@@ -161,8 +161,11 @@ static void print_module(FILE *file, const struct command *c, const char *pool, 
 {
 	fprintf(file,
 		"NVME {\n\tpool = \"%s\";\n\tdevices = \"%s\";\n"
-		"\trun_dir = \"%s\";\n\thost = \"%s\";\n\tscratch_dir = \"%s\";\n}\n",
+		"\trun_dir = \"%s\";\n\thost = \"%s\";\n\tscratch_dir = \"%s\";\n",
 		pool, devices, command_run_dir(c), command_host(c), command_scratch_dir(c));
+	if (json_object_get(c->args, "fenced"))
+		fprintf(file, "\tforce = true;\n\tfenced = true;\n");
+	fprintf(file, "}\n");
 }
 
 static int write_config(struct command *c, const struct found_pool *found,
@@ -204,10 +207,8 @@ int server_configure(struct command *c, const struct found_pool *found,
 	const struct server_place *place, char *path, size_t size)
 {
 	char *devices;
-	int rc = check_text("directory", command_state_dir(c), &c->error);
+	int rc = check_text("directory", command_run_dir(c), &c->error);
 
-	if (!rc)
-		rc = check_text("directory", command_run_dir(c), &c->error);
 	if (!rc)
 		rc = check_text("name of a host", command_host(c), &c->error);
 	if (!rc)

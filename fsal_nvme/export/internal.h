@@ -52,7 +52,7 @@ struct nvme_options {
 	char *host; /* NULL: the host's name */
 	char *run_dir; /* of the lock and the control socket */
 	char *scratch_dir; /* NULL: the pool's default */
-	bool force, owner_dead; /* as in struct pool_open_options */
+	bool force, fenced, owner_dead; /* as in struct pool_open_options */
 	uint64_t row_memory, page_cache, metadata_limit, buffer_memory; /* bytes; 0: the default */
 	uint32_t streams; /* 0: the default */
 	uint32_t drain_seconds;

@@ -70,7 +70,8 @@ static bool owner_is_gone(const struct opening *o, bool ours)
 }
 
 /* A host of our name from another boot: this host before it started again, or, as long as its beat
- * moves, a namesake. */
+ * moves, a namesake. One that was fenced gets what it has reserved left to it, too: its last writes
+ * may still be on their way. */
 static int check_owner(struct opening *o)
 {
 	const struct label *best = &o->best;
@@ -89,7 +90,7 @@ static int check_owner(struct opening *o)
 	o->owner_gone = owner_is_gone(o, ours);
 	if (o->owner_gone)
 		return 0;
-	rc = watch_beat(o);
+	rc = o->options->fenced ? 0 : watch_beat(o);
 	o->watched = true;
 	o->owner_gone = !rc && ours;
 	return rc;

@@ -71,7 +71,8 @@ struct pool_open_options {
 	bool read_only; /* look, do not own: nothing is written */
 	bool import; /* an exported pool is taken too */
 	bool force; /* open although another host owns it */
-	bool owner_dead; /* all earlier owners are known to be fenced or dead */
+	bool fenced; /* so is the last owner, or it stands still: no sign of life is waited for */
+	bool owner_dead; /* all earlier owners are known to be dead: none of them writes any more */
 	size_t row_memory; /* bytes of rows being written; 0: 64 MiB */
 	size_t page_cache; /* bytes of checksum pages; 0: 64 MiB */
 	size_t metadata_limit; /* bytes an environment may take; 0: 16 GiB */

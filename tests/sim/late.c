@@ -169,7 +169,7 @@ static void second_owner(struct run *run, const struct model *before, const stru
 
 static bool take_over(const struct sequence *first, uint64_t cut, const struct sequence *second)
 {
-	struct run a = {.host = "alpha"}, b = {.host = "beta", .force = true};
+	struct run a = {.host = "alpha"}, b = {.host = "beta", .force = true, .fenced = cut % 2};
 	struct model before = {0}, after;
 	uint64_t state = (seed + takeovers) * 6364136223846793005ull + cut;
 	bool in_time;

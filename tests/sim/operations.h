@@ -29,7 +29,7 @@ extern const char *device_paths[DEVICES_MAX];
 struct run {
 	struct engine *engine;
 	const char *host;
-	bool force; /* take the pool from another host */
+	bool force, fenced; /* take the pool from another host */
 	struct pool *pool;
 	struct volumes *volumes;
 	struct volume *volume;

@@ -37,6 +37,7 @@ int run_open(struct run *run)
 		.name = "tank",
 		.host = run->host,
 		.force = run->force,
+		.fenced = run->fenced,
 		.row_memory = 1u << 20,
 		.page_cache = 1u << 20,
 		.metadata_limit = 8u << 20};

@@ -14,7 +14,7 @@
 struct host {
 	const char *name;
 	uint8_t boot;
-	bool force, owner_dead;
+	bool force, fenced, owner_dead;
 	struct engine *engine;
 	struct pool *pool;
 	struct error error;
@@ -38,6 +38,7 @@ static inline int host_open(struct host *h)
 		.host = h->name,
 		.boot_id = {h->boot},
 		.force = h->force,
+		.fenced = h->fenced,
 		.owner_dead = h->owner_dead,
 		.metadata_limit = 16u << 20};
 

@@ -67,6 +67,38 @@ static void test_what_the_owner_wrote_before_the_claim_counts(void **state)
 	fixture_free(&f);
 }
 
+/* Fencing ends a host some time: what it had on its way may still arrive, and it may still run. */
+static void test_a_fenced_owner_is_not_waited_for_and_may_wake_up(void **state)
+{
+	struct host alpha, beta;
+	uint64_t began;
+
+	make(4);
+	alpha = host("alpha", 1);
+	beta = host("beta", 2);
+	beta.force = beta.fenced = true;
+	host_must_open(&alpha);
+	work_and_pause(&alpha);
+	began = engine_clock(beta.engine);
+	host_must_open(&beta);
+	assert_true(engine_clock(beta.engine) - began < UINT64_C(10000000000));
+	host_must_have(&beta, "count", "99");
+	host_must_set(&beta, "after", "acknowledged");
+	sim_pause(alpha.engine, false);
+	assert_true(host_set(&alpha, "count", "stolen"));
+	assert_int_equal(pool_failure(alpha.pool), -ESTALE);
+	host_must_set(&beta, "later", "acknowledged");
+	host_kill(&beta);
+	beta.fenced = false;
+	host_must_open(&beta);
+	host_must_have(&beta, "count", "99");
+	host_must_have(&beta, "after", "acknowledged");
+	host_must_have(&beta, "later", "acknowledged");
+	host_free(&alpha);
+	host_free(&beta);
+	fixture_free(&f);
+}
+
 static void take_it(struct host *h)
 {
 	host_must_open(h);
@@ -310,6 +342,7 @@ static void test_kills_do_not_add_up(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_a_fenced_owner_is_not_waited_for_and_may_wake_up),
 		cmocka_unit_test(test_the_fullest_label_fits),
 		cmocka_unit_test(test_an_exported_pool_is_imported_once),
 		cmocka_unit_test(test_kills_do_not_add_up),
