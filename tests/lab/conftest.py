@@ -1,22 +1,26 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
-"""Fixtures of the lab. Two machines and a served pool are kept for the whole run."""
+"""Fixtures of the lab: the image, a key that opens its nodes; a node that serves a pool, and a client,
+kept for the whole run."""
 
 import os
 import signal
+import subprocess
 import sys
 
 import pytest
 
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.join(HERE, 'rdma'), os.path.join(HERE, '..', 'nfs')]
+sys.path[:0] = [HERE, os.path.join(HERE, 'boot'), os.path.join(HERE, 'rdma'), os.path.join(HERE, '..', 'nfs')]
 
 from harness import host  # noqa: E402
-from machine import Lab  # noqa: E402
+from guest import Guest  # noqa: E402
+from machine import ROOT, Lab  # noqa: E402
+from node import Node, kernel_of  # noqa: E402
 from service import Service  # noqa: E402
 
-SERVER_MODULES = ('nvme', 'rdma_ucm', 'ib_uverbs', 'rdma_rxe')
-CLIENT_MODULES = ('nfsv4', 'rpcrdma', 'rdma_ucm', 'ib_uverbs', 'rdma_rxe')
+IMAGES = os.environ.get('MILLRACE_IMAGE', os.path.join(ROOT, 'build', 'appliance'))
+SERVER, CLIENT = '192.0.2.1', '192.0.2.2'
 
 
 def pytest_addoption(parser):
@@ -35,6 +39,16 @@ def pytest_collection_modifyitems(config, items):
         items[:] = kept
 
 
+def logs_of(machine):
+    """The ends of what a machine that still runs has logged."""
+    try:
+        if isinstance(machine, Guest):
+            return machine.run('dmesg | tail -n 40', check=False).stdout.decode(errors='replace')
+        return machine.attempt('dmesg | tail -n 40; journalctl -q -o cat -n 60 -u "millrace-*"', 60).stdout
+    except Exception as error:  # the test's own failure is what must be told
+        return f'not to be had: {error!r}'
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item):
     report = (yield).get_result()
@@ -42,26 +56,61 @@ def pytest_runtest_makereport(item):
         return
     for log in host.logs:
         report.sections.append((f'end of {os.path.basename(log)}', host.tail(log)))
-    for machine in getattr(item.session, 'lab_machines', []):
-        if machine.qmp:
-            ends = machine.run('dmesg | tail -n 40; tail -n 60 /tmp/server.log 2>/dev/null', check=False)
-            report.sections.append((f'logs of {machine.name}', ends.stdout.decode(errors='replace')))
+    lab = getattr(item.session, 'lab', None)
+    for machine in lab.machines if lab else []:
+        if machine.is_on():
+            report.sections.append((f'logs of {machine.name}', logs_of(machine)))
 
 
 @pytest.fixture(scope='session')
 def lab(request, tmp_path_factory):
     with Lab(tmp_path_factory.mktemp('lab')) as lab:
-        request.session.lab_machines = lab.machines
+        request.session.lab = lab
         yield lab
 
 
 @pytest.fixture(scope='session')
-def pair(lab):
-    """The server with its drives, one more than the pool has, and the client."""
-    server = lab.machine('server', drives=7, product=True, modules=SERVER_MODULES, memory_mib=3072)
-    client = lab.machine('client', product=True, modules=CLIENT_MODULES)
+def version():
+    with open(os.path.join(IMAGES, 'version')) as file:
+        return file.read().strip()
+
+
+@pytest.fixture(scope='session')
+def image(version):
+    return os.path.join(IMAGES, f'millrace-{version}.raw')
+
+
+@pytest.fixture(scope='session')
+def update_file(version):
+    return os.path.join(IMAGES, f'millrace-{version}.update')
+
+
+@pytest.fixture(scope='session')
+def key(tmp_path_factory):
+    path = tmp_path_factory.mktemp('key') / 'key'
+    subprocess.run(['ssh-keygen', '-q', '-t', 'ed25519', '-N', '', '-f', path], check=True)
+    return os.fspath(path)
+
+
+@pytest.fixture(scope='session')
+def public_key(key):
+    with open(key + '.pub') as file:
+        return file.read().strip()
+
+
+# --- a node that serves a pool over RDMA, and clients --------------------------------------------------
+
+@pytest.fixture(scope='session')
+def pair(lab, image, key, public_key):
+    """The server, a node with one drive more than its pool has, and a client of it."""
+    server = lab.add(Node, 'server', image=image, key=key, kernel=kernel_of(image, lab.workdir), drives=7,
+                     memory_mib=3072, networks={'lan': f'{SERVER}/24'},
+                     configuration=f'hostname=server\nssh_key={public_key}\nrdma=rxe\n')
+    client = lab.add(Guest, 'client', server_address=SERVER, networks={'lan': f'{CLIENT}/24'})
     for machine in (server, client):
-        machine.run('rdma link add rxe0 type rxe netdev lab')
+        machine.power_on()
+    for machine in (client, server):
+        machine.wait_until_up()
     return server, client
 
 
@@ -72,7 +121,7 @@ def client(pair):
 
 @pytest.fixture(scope='session')
 def service(pair):
-    return Service(pair[0]).start()
+    return Service(pair[0], SERVER).start()
 
 
 @pytest.fixture

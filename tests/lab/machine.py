@@ -1,33 +1,46 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
-"""Machines of the lab: QEMU without KVM, Debian 13 with its stock kernel, networks of their own.
+"""Machines of the lab: QEMU without KVM, networks of their own, drives and cables that are pulled.
 
     with Lab(workdir) as lab:
-        server = lab.machine('server', drives=6, product=True)
-        client = lab.machine('client')
-        server.run('nvme list'); server.pull_drive(2); client.cut(); client.reset()
+        server = lab.add(Node, 'server', image=image, drives=6, networks={'lan': '192.0.2.1/24'})
+        client = lab.add(Guest, 'client', networks={'lan': '192.0.2.2/24'})
+        server.start(); server.pull_drive(2); client.cut('lan'); client.reset()
 
-A machine takes commands as the NFS tests' client does (tests/nfs/harness/commands.py), over a
-network that only the harness and this machine share; `lab` in it is the network of the lab.
+node.py has nodes of the appliance, guest.py clients: how they boot, and how they take commands. Each
+has a first network, `control`, that it shares with the harness alone; others have any number of machines.
 """
 
+import ctypes
 import json
 import os
-import select
+import re
 import socket
-import subprocess
+import threading
 import time
 
-from harness.commands import Commands
-from harness.host import Daemon, Timeout, logs, tail, wait_until
+from harness.host import Daemon, Timeout, command, logs, tail, wait_until
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), '..', '..'))
-SYSTEM = os.path.join(ROOT, 'build', 'lab')
 QEMU = 'qemu-system-x86_64'
-BOOT_TIMEOUT = 600
+BOOT_TIMEOUT = 1200  # ten times what a boot takes where nothing else runs
 QMP_TIMEOUT = 120
-AGENT_PORT = 9000  # in the machine; the harness's port differs
-NETWORK = '192.0.2'
 MTU = 9000
+CLONE_NEWNET = 0x40000000
+CONTROL = '10.0.2.15'  # a machine's own address in its network `control`
+
+
+def own_network():
+    """This process and its children are in a network of their own from here on; it ends with them."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(CLONE_NEWNET):
+        error = ctypes.get_errno()
+        raise OSError(error, f'a network namespace of its own: {os.strerror(error)} (not root?)')
+    command('ip', 'link', 'set', 'lo', 'up')
+
+
+def free_port():
+    with socket.create_server(('127.0.0.1', 0)) as probe:
+        return probe.getsockname()[1]
 
 
 class Qmp:
@@ -48,9 +61,9 @@ class Qmp:
             raise ConnectionError('the machine has ended')
         return json.loads(line)
 
-    def ask(self, command, **arguments):
-        """Give COMMAND and return its answer."""
-        asked = {'execute': command}
+    def ask(self, what, **arguments):
+        """Give command WHAT and return its answer."""
+        asked = {'execute': what}
         if arguments:
             asked['arguments'] = {name.replace('_', '-'): value for name, value in arguments.items()}
         self._socket.sendall(json.dumps(asked).encode() + b'\n')
@@ -59,18 +72,18 @@ class Qmp:
             if 'event' in answer:
                 self.events.append(answer)
             elif 'error' in answer:
-                raise RuntimeError(f'{command}: {answer["error"]["desc"]}')
+                raise RuntimeError(f'{what}: {answer["error"]["desc"]}')
             else:
                 return answer['return']
 
     def wait_for(self, event, **data):
-        """Wait for EVENT whose data has these."""
-        def found():
-            return any(had['event'] == event and data.items() <= had.get('data', {}).items()
-                       for had in self.events)
-
+        """Wait for an EVENT whose data has these, and forget what came before it."""
         deadline = time.monotonic() + QMP_TIMEOUT
-        while not found():
+        while True:
+            while self.events:
+                had = self.events.pop(0)
+                if had['event'] == event and data.items() <= had.get('data', {}).items():
+                    return
             if time.monotonic() > deadline:
                 raise Timeout(f'no {event} {data} within {QMP_TIMEOUT} s')
             answer = self._read()
@@ -82,139 +95,197 @@ class Qmp:
         self._socket.close()
 
 
-class Drive:
-    """An emulated NVMe drive in a slot of its own: `path` is its name in the machine."""
+class Console:
+    """The serial port of a machine: all that came out of it, from its first start on, and a way in."""
 
-    def __init__(self, machine, number, size):
+    def __init__(self, log):
+        self.text = ''
+        self.log = log
+        self._lock = threading.Lock()
+        self._socket = None
+
+    def attach(self, path):
+        """To a machine that was started."""
+        self._socket = socket.socket(socket.AF_UNIX)
+        wait_until(lambda: self._socket.connect_ex(path) == 0, 60, f'{path}: connect')
+        threading.Thread(target=self._read, args=[self._socket], daemon=True).start()
+        if self.log not in logs:
+            logs.append(self.log)
+
+    def _read(self, connection):
+        with connection, open(self.log, 'ab') as log:
+            while data := self._receive(connection):
+                log.write(data)
+                log.flush()
+                with self._lock:
+                    self.text += data.decode(errors='replace').replace('\r', '')
+
+    @staticmethod
+    def _receive(connection):
+        try:
+            return connection.recv(65536)
+        except OSError:  # the machine was powered off
+            return b''
+
+    def expect(self, pattern, timeout=BOOT_TIMEOUT, after=0):
+        """Wait until PATTERN comes out behind the first AFTER characters; returns where it ends."""
+        def found():
+            with self._lock:
+                return re.compile(pattern).search(self.text, after)
+
+        return wait_until(found, timeout, f'{pattern!r} on the console', 0.2).end()
+
+    def send(self, text):
+        self._socket.sendall(text.encode())
+
+
+class Drive:
+    """An emulated NVMe drive in a slot of its own: `path` is its name in the machine. With `file`, a
+    drive of another machine too."""
+
+    def __init__(self, machine, number, size, file=None):
         self.number = number
         self.serial = f'{machine.name}{number}'
-        self.file = os.path.join(machine.workdir, f'{self.serial}.drive')
+        self.file = file or machine.path(f'nvme{number}')
         self.path = f'/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_{self.serial}'
-        with open(self.file, 'wb') as file:
-            file.truncate(size)
+        if not file:
+            with open(self.file, 'wb') as made:
+                made.truncate(size)
 
     def arguments(self):
-        return ['-device', f'pcie-root-port,id=slot{self.number},chassis={self.number + 1},'
-                           f'slot={self.number + 1}',
+        return [*slot(f'slot{self.number}', self.number),
                 '-blockdev', f'driver=raw,node-name=node{self.number},discard=unmap,'
                              f'file.driver=file,file.filename={self.file},file.locking=off',
-                '-device', f'nvme,id=drive{self.number},bus=slot{self.number},'
-                           f'drive=node{self.number},serial={self.serial}']
+                '-device', f'nvme,id=drive{self.number},bus=slot{self.number},drive=node{self.number},'
+                           f'serial={self.serial},share-rw=on']
 
 
-class Machine(Commands):
-    """One machine. `modules` are loaded at its start; `product` is what we built, at /millrace."""
+def slot(name, number):
+    """Where a device can be put in while the machine runs."""
+    return ['-device', f'pcie-root-port,id={name},chassis={number + 1},slot={number + 1}']
 
-    def __init__(self, lab, name, number, drives=0, drive_bytes=1 << 30, product=False,
-                 modules=(), memory_mib=1536):
-        self.name = name
-        self.number = number
+
+class Machine:
+    """A machine of QEMU. `networks` are those it is in, each with its address there. A subclass says
+    how it boots, `boot_arguments`, and waits until it takes commands, `wait_until_up`."""
+
+    def __init__(self, lab, name, number, drives=0, drive_bytes=1 << 30, networks=None, disks=(), cpus=1,
+                 memory_mib=1536):
+        self.lab, self.name, self.number = lab, name, number
         self.workdir = lab.workdir
-        self.address = f'{NETWORK}.{number}'
-        self.server_address = f'{NETWORK}.1'
-        self.product = product
-        self.modules = modules
-        self.memory_mib = memory_mib
+        self.networks, self.disks = dict(networks or {}), list(disks)
+        self.cpus, self.memory_mib = cpus, memory_mib
         self.drives = [Drive(self, i, drive_bytes) for i in range(drives)]
-        self.console = self._path('console')
+        self.console = Console(self.path('console'))
         self.qmp = None
         self._daemon = None
-        self._agent = None
-        self._spawned = []
-        self.start()
 
-    def _path(self, suffix):
+    def path(self, suffix):
         return os.path.join(self.workdir, f'{self.name}.{suffix}')
 
-    def _arguments(self, dialled, agent_port):
-        """`dialled` is where the harness listens, `agent_port` where it will find the agent."""
-        mac = f'52:54:00:00:{self.number:02x}'
-        other = os.path.join(self.workdir, f'lan{3 - self.number}')
-        own = os.path.join(self.workdir, f'lan{self.number}')
-        disk = 'if=virtio,format=raw,snapshot=on,file=' + SYSTEM
+    def hardware_address(self, network):
+        """Of its device in NETWORK."""
+        number = ['control', *self.networks].index(network)
+        return f'52:54:00:00:{self.number:02x}:{number + 1:02x}'
+
+    # --- arguments ----------------------------------------------------------------------------------
+
+    def boot_arguments(self):
+        raise NotImplementedError
+
+    def control_options(self):
+        """More of the network that it shares with the harness."""
+        raise NotImplementedError
+
+    def _network_arguments(self):
+        arguments = ['-netdev', f'user,id=control,{self.control_options()}',
+                     '-device', f'virtio-net-pci,netdev=control,mac={self.hardware_address("control")},romfile=']
+        for network in self.networks:
+            tap = self.lab.tap(self, network)
+            arguments += ['-netdev', f'tap,id={network},ifname={tap},script=no,downscript=no,vhost=off',
+                          '-device', f'virtio-net-pci,id=port-{network},netdev={network},host_mtu={MTU},romfile=,'
+                                     f'mac={self.hardware_address(network)}']
+        return arguments
+
+    def _arguments(self):
         arguments = [
-            QEMU, '-name', self.name, '-machine', 'q35', '-accel', 'tcg,thread=multi',
-            '-cpu', 'max', '-smp', '1', '-m', str(self.memory_mib), '-nodefaults', '-no-user-config',
-            '-display', 'none', '-serial', f'file:{self.console}', '-action', 'reboot=shutdown',
-            '-qmp', f'unix:{self._path("qmp")},server=on,wait=off',
+            QEMU, '-name', self.name, '-machine', 'q35', '-accel', 'tcg,thread=multi', '-cpu', 'max',
+            '-smp', str(self.cpus), '-m', str(self.memory_mib), '-nodefaults', '-no-user-config',
+            '-display', 'none', '-chardev', f'socket,id=serial,path={self.path("serial")},server=on,wait=off',
+            '-serial', 'chardev:serial', '-qmp', f'unix:{self.path("qmp")},server=on,wait=off',
             '-object', 'rng-random,id=rng,filename=/dev/urandom', '-device', 'virtio-rng-pci,rng=rng',
-            '-kernel', f'{SYSTEM}/vmlinuz', '-initrd', f'{SYSTEM}/initrd',
-            '-append', 'console=ttyS0 quiet panic=-1 mitigations=off '
-                       f'millrace_name={self.name} millrace_address={self.address}/24 '
-                       f'millrace_modules={",".join(("virtio_net", *self.modules))} '
-                       'millrace_harness=10.0.2.100:1',
-            '-drive', f'{disk}/root.img',
-            '-netdev', f'user,id=control,restrict=on,hostfwd=tcp:127.0.0.1:{agent_port}-:{AGENT_PORT},'
-                       f'guestfwd=tcp:10.0.2.100:1-tcp:127.0.0.1:{dialled}',
-            '-device', f'virtio-net-pci,netdev=control,mac={mac}:01,romfile=',
-            '-netdev', f'dgram,id=lan,local.type=unix,local.path={own},'
-                       f'remote.type=unix,remote.path={other}',
-            '-device', f'virtio-net-pci,id=lab,netdev=lan,mac={mac}:02,host_mtu={MTU},romfile=']
-        if self.product:
-            arguments += ['-drive', f'{disk}/product.img,readonly=on']
+            '-device', 'i6300esb', '-action', 'watchdog=reset,reboot=shutdown',
+            *self.boot_arguments(), *self._network_arguments(), *slot('spare', 30)]
+        for number, path in enumerate(self.disks):
+            arguments += ['-drive', f'if=none,id=disk{number},format=raw,file={path}',
+                          '-device', f'virtio-blk-pci,drive=disk{number}']
         for drive in self.drives:
             arguments += drive.arguments()
         return arguments
 
+    # --- power --------------------------------------------------------------------------------------
+
+    def power_on(self):
+        for suffix in ('qmp', 'serial'):
+            if os.path.exists(self.path(suffix)):
+                os.unlink(self.path(suffix))
+        self._daemon = Daemon(self._arguments(), self.path('qemu.log'), env={'TMPDIR': self.workdir})
+        self.console.attach(self.path('serial'))
+        self.qmp = Qmp(self.path('qmp'))
+
+    def is_on(self):
+        return self._daemon is not None and self._daemon.alive()
+
+    def check_on(self):
+        if not self.is_on():
+            raise RuntimeError(f'{self.name} has ended:\n{tail(self.path("qemu.log"))}{self.console.text[-4000:]}')
+
     def start(self):
-        """Power on; returns when its agent answers."""
-        for name in (self._path('qmp'), os.path.join(self.workdir, f'lan{self.number}')):
-            if os.path.exists(name):
-                os.unlink(name)
-        agent_port = free_port()
-        with socket.create_server(('127.0.0.1', 0)) as listener:
-            self._daemon = Daemon(self._arguments(listener.getsockname()[1], agent_port),
-                                  self._path('qemu.log'), env={'TMPDIR': self.workdir})
-            if self.console not in logs:
-                logs.append(self.console)
+        """Power on; returns when it takes commands."""
+        self.power_on()
+        self.wait_until_up()
 
-            def dialled():
-                if not self._daemon.alive():
-                    raise RuntimeError(f'{self.name} ended while starting:\n'
-                                       f'{tail(self._daemon.log)}{tail(self.console)}')
-                return select.select([listener], [], [], 0.2)[0]
+    def wait_until_up(self):
+        raise NotImplementedError
 
-            try:
-                wait_until(dialled, BOOT_TIMEOUT, f'{self.name}: start', interval=0)
-            except Timeout as error:
-                raise Timeout(f'{error}\n{tail(self.console)}') from error
-            connection, _ = listener.accept()
-            with connection, connection.makefile() as file:
-                if not file.readline():
-                    raise RuntimeError(f'{self.name}: the agent went away')
-        self._agent = ('127.0.0.1', agent_port)
-        self.qmp = Qmp(self._path('qmp'))
-
-    def kill(self):
-        """Power off: nothing is unmounted, nobody is told."""
-        self._agent = None
-        self._spawned = []
+    def power_off(self):
+        """As if the plug were pulled: nothing is written any more, nobody is told."""
         if self.qmp:
             self.qmp.close()
             self.qmp = None
         if self._daemon:
             self._daemon.kill()
+            self._daemon = None
 
     def reset(self):
-        """Power off and on: the drives keep what they hold, the system starts afresh."""
-        self.kill()
+        """Power off and on: the drives keep what they hold, the system starts afresh. (QEMU's own
+        reset takes a minute more.)"""
+        self.power_off()
         self.start()
 
-    def lose(self):
-        """Lose all that arrives from the lab's network."""
-        self.run('tc qdisc add dev lab clsact && tc filter add dev lab ingress matchall action drop')
+    def close(self):
+        self.power_off()
+        for drive in self.drives:
+            if os.path.exists(drive.file):
+                os.unlink(drive.file)
 
-    def find(self):
-        """Lose nothing any more."""
-        self.run('tc qdisc del dev lab clsact')
+    # --- cables and drives --------------------------------------------------------------------------
 
-    def cut(self):
-        """Pull the cable of the lab's network."""
-        self.qmp.ask('set_link', name='lab', up=False)
+    def cut(self, network):
+        """Pull the cable of NETWORK."""
+        self.qmp.ask('set_link', name=f'port-{network}', up=False)
 
-    def join(self):
+    def join(self, network):
         """Put the cable back."""
-        self.qmp.ask('set_link', name='lab', up=True)
+        self.qmp.ask('set_link', name=f'port-{network}', up=True)
+
+    def lose(self, network):
+        """Lose all that arrives from NETWORK, and its cable stays in."""
+        self.lab.lose(self, network)
+
+    def find(self, network):
+        """Lose nothing any more."""
+        self.lab.find(self, network)
 
     def pull_drive(self, number):
         """Pull drive NUMBER out; returns when it is gone."""
@@ -225,31 +296,56 @@ class Machine(Commands):
         """Put drive NUMBER back in, with what it held."""
         drive = self.drives[number]
         self.qmp.ask('device_add', driver='nvme', id=f'drive{number}', bus=f'slot{number}',
-                     drive=f'node{number}', serial=drive.serial)
+                     drive=f'node{number}', serial=drive.serial, share_rw=True)
 
-    def close(self):
-        self.kill()
-        for drive in self.drives:
-            os.unlink(drive.file)
-        self.drives = []
+    def attach(self, path):
+        """Put a disk with the bytes of file PATH in, to be read."""
+        self.qmp.ask('blockdev-add', driver='raw', node_name='attached', read_only=True,
+                     file={'driver': 'file', 'filename': path})
+        self.qmp.ask('device_add', driver='virtio-blk-pci', id='attached', bus='spare', drive='attached',
+                     serial='attached')
+
+    def detach(self):
+        self.qmp.ask('device_del', id='attached')
+        self.qmp.wait_for('DEVICE_DELETED', device='attached')
+        self.qmp.ask('blockdev-del', node_name='attached')
 
 
 class Lab:
-    """The machines of a run, and where they keep their files."""
+    """The machines of a run, their networks, and where they keep their files. Networks are bridges
+    in this process's own network namespace, with a tap for each machine that is in them."""
 
     def __init__(self, workdir):
         self.workdir = os.fspath(workdir)
         self.machines = []
-        missing = [name for name in ('vmlinuz', 'initrd', 'root.img', 'product.img')
-                   if not os.path.exists(os.path.join(SYSTEM, name))]
-        if missing:
-            raise RuntimeError(f'{SYSTEM} lacks {", ".join(missing)}: scripts/lab-guest makes it')
+        self._bridges = set()
+        self._taps = set()
+        own_network()
 
-    def machine(self, name, **options):
-        """Make and start the next machine; two share a network."""
-        machine = Machine(self, name, len(self.machines) + 1, **options)
+    def add(self, kind, name, **options):
+        """Make the next machine, of class KIND; it is off."""
+        machine = kind(self, name, len(self.machines) + 1, **options)
         self.machines.append(machine)
         return machine
+
+    def tap(self, machine, network):
+        """The name of MACHINE's tap in NETWORK; either is made when it is not there."""
+        name = f'{network}-{machine.number}'
+        if network not in self._bridges:
+            command('ip', 'link', 'add', network, 'type', 'bridge', 'mcast_snooping', '0')
+            command('ip', 'link', 'set', network, 'up')
+            self._bridges.add(network)
+        if name not in self._taps:
+            command('ip', 'tuntap', 'add', 'dev', name, 'mode', 'tap')
+            command('ip', 'link', 'set', name, 'mtu', str(MTU), 'master', network, 'up')
+            self._taps.add(name)
+        return name
+
+    def lose(self, machine, network):
+        command('ip', 'link', 'set', f'{network}-{machine.number}', 'nomaster')
+
+    def find(self, machine, network):
+        command('ip', 'link', 'set', f'{network}-{machine.number}', 'master', network)
 
     def close(self):
         for machine in self.machines:
@@ -261,8 +357,3 @@ class Lab:
 
     def __exit__(self, *_):
         self.close()
-
-
-def free_port():
-    with socket.create_server(('127.0.0.1', 0)) as probe:
-        return probe.getsockname()[1]

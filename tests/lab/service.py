@@ -1,71 +1,68 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
-"""A pool on the drives of a machine of the lab, served there."""
+"""A pool on the drives of a node of the lab, served there as an admin would have it: by systemd."""
 
 import json
 import re
 
 from harness.host import wait_until
 
-MILLRACE = '/millrace/build/bin/millrace'
-PLACES = '--state-dir /tmp/state --run-dir /tmp/run'
 POOL = 'tank'
+UNIT = f'millrace-{POOL}.service'
 PORTS = {'tcp': 2049, 'rdma': 20049}
-VERB_TIMEOUT = 300
 START_TIMEOUT = 300
 LEASE = 20
-LOG = '/tmp/server.log'
 
 
 class Service:
     """The pool `tank`, 4+2, and its server; shares are exported as /tank/NAME to all."""
 
-    def __init__(self, machine):
-        self.machine = machine
-        self._server = None
-        self.verb(f'pool create {POOL} --data 4 --parity 2 '
-                  f'{" ".join(drive.path for drive in machine.drives[:6])}')
+    def __init__(self, node, address):
+        self.node, self.address = node, address
+        self._pid = None
+        drives = ' '.join(drive.path for drive in node.drives[:6])
+        self.verb(f'pool create {POOL} --data 4 --parity 2 {drives}')
 
-    def verb(self, arguments, check=True):
-        """Run `millrace ARGUMENTS` on the machine; returns (rc, stdout, stderr)."""
-        return self.machine.run(f'{MILLRACE} {arguments} {PLACES}', timeout=VERB_TIMEOUT, check=check)
+    def verb(self, arguments):
+        """What `millrace ARGUMENTS --json` answers on the node."""
+        return self.node.json(f'millrace {arguments}')
 
-    def ask(self, arguments):
-        return json.loads(self.verb(f'{arguments} --json').stdout)
+    def start(self):
+        """Serve, now and after each boot."""
+        self.verb(f'serve {POOL} --enable --listen {self.address} --lease {LEASE}')
+        return self.wait_until_served()
 
-    def start(self, *options):
-        """Serve; returns when it takes NFS over TCP."""
-        self._server = self.machine.spawn(
-            f'exec {MILLRACE} serve {POOL} --foreground --listen {self.machine.address} '
-            f'--lease {LEASE} {" ".join(options)} {PLACES} >>{LOG} 2>&1')
+    def wait_until_served(self):
+        """Until a server other than the last serves."""
+        def is_served():
+            if self.pid() in (0, self._pid):
+                return False
+            status = self.node.attempt(f'millrace pool status {POOL} --json')
+            return status.returncode in (0, 5) and json.loads(status.stdout)['pool']['state'] == 'served'
 
-        def ready():
-            if not self._server.running():
-                raise RuntimeError(f'the server ended while starting:\n{self.log()}')
-            return self.machine.run(f"ss -Hltn 'sport = :{PORTS['tcp']}'").stdout and \
-                self.verb('status', check=False).rc in (0, 5)
-
-        wait_until(ready, START_TIMEOUT, 'the server answers', interval=1)
+        wait_until(is_served, START_TIMEOUT, 'the pool is served', interval=1)
+        self._pid = self.pid()
         return self
 
     def pid(self):
-        """The server's process."""
-        return int(self.machine.run('pidof -s ganesha.nfsd').stdout)
+        """The server's process; 0 where there is none."""
+        return int(self.node.run(f'systemctl show -P MainPID {UNIT}'))
 
     def alive(self):
-        return self._server is not None and self._server.running()
+        """Whether the server that was started last still runs."""
+        return self._pid == self.pid() != 0
 
     def kill(self):
-        """As a crash."""
-        self.machine.run('kill -9 $(pidof ganesha.nfsd)')
-        self._server.wait(timeout=60, check=False)
+        """As a crash: systemd starts it again after some seconds."""
+        self.node.run(f'kill -9 {self.pid()}')
 
     def stop(self):
         """As an admin; anything but exit 0 is an error."""
-        self.machine.run('kill $(pidof ganesha.nfsd)')
-        self._server.wait(timeout=180)
+        self.node.run(f'systemctl stop {UNIT}')
+        assert self.node.run(f'systemctl show -P Result {UNIT}').strip() == 'success'
 
     def log(self):
-        return self.machine.run(f'tail -c 8000 {LOG}').stdout.decode(errors='replace')
+        """The end of what the server that runs has said."""
+        return self.node.run(f'journalctl -q -o cat -n 200 _PID={self.pid()}')
 
     def create_share(self, name):
         self.verb(f'share create {POOL}/{name} --owner 0 --group 0 --mode 0777')

@@ -1,82 +1,33 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
-"""The image, and nodes of it; what their consoles said is shown when a test fails."""
+"""A node that went through firmware and GRUB, update files, and drives of other systems."""
 
 import os
 import subprocess
-import sys
 
 import pytest
 
 import variant
-from appliance import MIB, Node, digest
-
-sys.dont_write_bytecode = True
-
-IMAGES = os.environ.get('MILLRACE_IMAGE', os.path.join(variant.ROOT, 'build', 'appliance'))
-SHOWN = 6000  # characters of a console
+from node import MIB, Node, digest, make_disk_of
 
 
 @pytest.fixture(scope='session')
-def version():
-    with open(os.path.join(IMAGES, 'version')) as file:
-        return file.read().strip()
-
-
-@pytest.fixture(scope='session')
-def image(version):
-    return os.path.join(IMAGES, f'millrace-{version}.raw')
-
-
-@pytest.fixture(scope='session')
-def key(tmp_path_factory):
-    path = tmp_path_factory.mktemp('key') / 'key'
-    subprocess.run(['ssh-keygen', '-q', '-t', 'ed25519', '-N', '', '-f', path], check=True)
-    return os.fspath(path)
-
-
-@pytest.fixture(scope='session')
-def public_key(key):
-    with open(key + '.pub') as file:
-        return file.read().strip()
-
-
-@pytest.fixture(scope='session')
-def updates(version, tmp_path_factory):
-    """Makes an update file: updates(NAME, CHANGES) -> (path, version). Later ones are newer."""
+def updates(version, update_file, tmp_path_factory):
+    """Makes a disk with an update file, new.update: updates(NAME, CHANGES) -> (disk, version). Later
+    ones are newer."""
     directory = tmp_path_factory.mktemp('updates')
     made = {}
 
     def make(name, changes):
         if name not in made:
-            root, path = directory / 'root', os.fspath(directory / name)
-            variant.root_of(os.path.join(IMAGES, f'millrace-{version}.update'), root)
             newer = f'{version}+{len(made) + 1}'
-            variant.make(root, newer, changes, path)
-            made[name] = path, newer
+            os.mkdir(directory / name)
+            variant.make(update_file, newer, changes, os.fspath(directory / name / 'new.update'))
+            disk = os.fspath(directory / f'{name}.disk')
+            make_disk_of(directory / name, disk)
+            made[name] = disk, newer
         return made[name]
 
     return make
-
-
-nodes = []
-
-
-@pytest.fixture(scope='session')
-def node_of(image, key, tmp_path_factory):
-    """Makes a node; all end with the run."""
-    directory = tmp_path_factory.mktemp('nodes')
-    made = []
-
-    def make(name, **options):
-        made.append(Node(directory, name, image, key=key, **options))
-        nodes.append(made[-1])
-        return made[-1]
-
-    yield make
-    for node in made:
-        node.kill()
-        nodes.remove(node)
-        os.unlink(node.disk)
 
 
 def foreign_drives(directory):
@@ -104,9 +55,10 @@ def foreign(tmp_path_factory):
 
 
 @pytest.fixture(scope='session')
-def alpha(node_of, public_key, foreign):
+def alpha(lab, image, key, public_key, foreign):
     """By UEFI, with a configuration, three NVMe drives, and drives of others."""
-    node = node_of('alpha', firmware='uefi', drives=3, disks=list(foreign), address='10.0.2.77', configuration=f'''
+    node = lab.add(Node, 'alpha', image=image, key=key, firmware='uefi', drives=3, disks=list(foreign), cpus=2,
+                   control_address='10.0.2.77', configuration=f'''
 # Of this node.
 hostname=alpha
 address=10.0.2.77/24
@@ -115,14 +67,22 @@ ntp=10.0.2.2
 ssh_key={public_key}
 rdma=rxe
 ''')
-    node.wait_for_ssh()
+    node.start()
     return node
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item, call):
-    report = (yield).get_result()
-    if report.failed:
-        for node in nodes:
-            if node.console:
-                report.sections.append((f'console of {node.name}', node.console.text[-SHOWN:]))
+def serve_pool(node):
+    """Pool tank of all its NVMe drives with share tank/models, now and after each boot."""
+    if node.does('test -e /etc/systemd/system/millrace-tank.service'):
+        return
+    drives = ' '.join(drive.path for drive in node.drives)
+    node.json(f'millrace pool create tank --data {len(node.drives) - 1} --parity 1 {drives}')
+    node.json('millrace share create tank/models')
+    node.json('millrace share set tank/models nfs.clients=*:rw')
+    node.json('millrace serve tank --enable')
+
+
+@pytest.fixture(scope='session')
+def serving(alpha):
+    serve_pool(alpha)
+    return alpha

@@ -1,23 +1,19 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
-"""`millrace node update`: a good version stays, with pool, configuration and identities; one that
-crashes, does not start or does not serve goes back to the one before; bad files change nothing."""
+"""`millrace node update`: a good version stays, with pool, configuration and identities, also when the
+power is cut; one that crashes, does not start or does not serve goes back to the one before; bad files
+change nothing."""
 
+import contextlib
 import os
 
 import pytest
 
 import variant
-from appliance import wait_until
+from harness.host import wait_until
+from node import make_disk_of
 
-KEPT = ('cat /etc/machine-id', 'cat /etc/nvme/hostid', 'cat /etc/ssh/ssh_host_ed25519_key.pub', 'hostname',
-        'cat /state/config/millrace.conf')
-
-
-@pytest.fixture(scope='module')
-def node(alpha):
-    """One that serves a pool."""
-    alpha.serve_pool()
-    return alpha
+KEPT = ('cat /etc/machine-id', 'cat /etc/nvme/hostid', 'cat /etc/nvme/hostnqn',
+        'cat /etc/ssh/ssh_host_ed25519_key.pub', 'hostname', 'cat /state/config/millrace.conf')
 
 
 def kept(node):
@@ -28,35 +24,58 @@ def status(node):
     return node.json('millrace node status')['node']
 
 
-def is_served(node):
-    return node.json('millrace pool status tank')['pool']['state'] == 'served'
+def wait_until_served(node):
+    """The pool, with its share."""
+    wait_until(lambda: ':2049 ' in node.run('ss -ltn'), 600, 'the pool is served', 1)
+    assert node.json('millrace pool status tank')['pool']['state'] == 'served'
+    assert node.json('millrace share list')['shares'][0]['name'] == 'tank/models'
 
 
-def update(node, path, *options):
-    """Put the file there and say `node update`; returns the boot in which it was said."""
-    node.put(path, '/state/new.update')
-    before = node.boot_id()
-    node.run(f'millrace node update /state/new.update --later {" ".join(options)}', timeout=1800)
-    return before
+@contextlib.contextmanager
+def disk_in(node, disk):
+    """DISK is put into the node; gives where its files are."""
+    node.attach(disk)
+    path = '/dev/disk/by-id/virtio-attached'
+    wait_until(lambda: node.does(f'test -b {path}'), 60, 'the disk is there', 0.5)
+    node.run(f'mkdir -p /run/attached && mount -o ro {path} /run/attached')
+    yield '/run/attached'
+    node.run('umount /run/attached')
+    node.detach()
 
 
-def boot_now(node, before):
-    node.run('systemctl --no-block reboot')
-    node.wait_for_another_boot(before)
+def update(node, disk):
+    """Say `node update`; returns the boot in which it was said."""
+    with disk_in(node, disk) as path:
+        node.run(f'millrace node update {path}/new.update --later', timeout=1800)
+    assert status(node)['update_state'] == 'written'
+    return node.boot_id()
+
+
+def reboot(node):
+    node.run('sync; systemctl --no-block reboot')
+
+
+def another_boot(boot):
+    """A command that succeeds in another boot than BOOT."""
+    return f'! grep -qx {boot} /proc/sys/kernel/random/boot_id'
 
 
 def settled(node, state):
-    wait_until(lambda: status(node).get('update_state') == state, 1800, f'the update is {state}', 5)
+    wait_until(lambda: status(node).get('update_state') == state, 1800, f'the update is {state}', 2)
 
 
-def test_a_good_version_stays(node, updates):
-    before, (path, version) = kept(node), updates('good', {})
-    boot = update(node, path)
-    assert status(node)['update_state'] == 'written'
-    boot_now(node, boot)
+def test_a_good_version_stays(serving, updates):
+    """It is booted by a power cut: what a node is, has and serves is there after that too."""
+    node, before, (disk, version) = serving, kept(serving), updates('good', {})
+    assert all(before) and len(set(before)) == len(KEPT)
+    update(node, disk)
+    node.run('sync')
+    node.power_off()
+    node.start()
     settled(node, 'good')
     assert status(node) == {'version': version, 'slot': 'b', 'update_version': version, 'update_state': 'good'}
-    assert kept(node) == before and is_served(node)
+    assert kept(node) == before
+    wait_until_served(node)
     assert 'good=b\ntrial=\n' in grubenv(node)
 
 
@@ -70,43 +89,45 @@ def grubenv(node):
     pytest.param('starts-not', variant.STARTS_NOT, marks=pytest.mark.long),
     pytest.param('finds-no-init', variant.FINDS_NO_INIT, marks=pytest.mark.long),
     pytest.param('serves-not', variant.SERVES_NOT, marks=pytest.mark.long)])
-def test_a_bad_version_goes_back(node, updates, name, changes):
-    before, now = kept(node), status(node)
-    path, version = updates(name, changes)
-    boot = update(node, path)
-    at = len(node.console.text)
-    boot_now(node, boot)
+def test_a_bad_version_goes_back(serving, updates, name, changes):
+    node, before, now = serving, kept(serving), status(serving)
+    disk, version = updates(name, changes)
+    boot, at = update(node, disk), len(node.console.text)
+    reboot(node)
+    node.wait_through_resets(f'grep -q millrace.slot={now["slot"]} /proc/cmdline && {another_boot(boot)}')
     other = 'a' if now['slot'] == 'b' else 'b'
-    node.console.expect(f'slot {other} +millrace.trial|millrace.slot={other} millrace.trial', after=at)
-    wait_until(lambda: status(node)['slot'] == now['slot'], 1800, 'it is back', 10)
+    node.console.expect(f'Millrace: slot {other} millrace.trial', after=at, timeout=10)
     settled(node, 'back')
     found = status(node)
-    assert (found['version'], found['update_version']) == (now['version'], version)
+    assert (found['slot'], found['version'], found['update_version']) == (now['slot'], now['version'], version)
     assert found['update_reason']
     assert kept(node) == before
-    wait_until(lambda: is_served(node), 600, 'the pool is served')
+    wait_until_served(node)
 
 
 @pytest.mark.long
-def test_a_power_cut_in_the_trial_goes_back(node, updates):
-    now, (path, _) = status(node), updates('good-too', {})
-    boot = update(node, path)
-    at = len(node.console.text)
-    node.run('systemctl --no-block reboot')
+def test_a_power_cut_in_the_trial_goes_back(serving, updates):
+    node, now, (disk, _) = serving, status(serving), updates('good-too', {})
+    boot, at = update(node, disk), len(node.console.text)
+    reboot(node)
+    wait_until(lambda: not node.is_on(), 600, 'it reboots')
+    node.power_on()
     node.console.expect('millrace.trial', after=at)
-    node.cut_power()
-    node.wait_for_another_boot(boot)
+    node.power_off()
+    node.power_on()
+    node.wait_through_resets(another_boot(boot))
     settled(node, 'back')
-    assert status(node)['slot'] == now['slot'] and is_served(node)
+    assert status(node)['slot'] == now['slot']
+    wait_until_served(node)
 
 
-def test_bad_files_are_refused(node, updates, tmp_path):
-    path, _ = updates('good', {})
-    before = status(node)
-    cut = os.fspath(tmp_path / 'cut')
-    with open(path, 'rb') as whole, open(cut, 'wb') as file:
-        file.write(whole.read(20 << 20))
-    node.put(cut, '/state/cut.update')
-    answer = node.json('millrace node update /state/cut.update', rc=4)
+def test_bad_files_are_refused(serving, updates, tmp_path):
+    node, before, (disk, _) = serving, status(serving), updates('good', {})
+    os.mkdir(tmp_path / 'cut')
+    with open(disk[:-len('.disk')] + '/new.update', 'rb') as whole, open(tmp_path / 'cut' / 'cut.update', 'wb') as cut:
+        cut.write(whole.read(20 << 20))
+    make_disk_of(tmp_path / 'cut', os.fspath(tmp_path / 'disk'))
+    with disk_in(node, os.fspath(tmp_path / 'disk')) as path:
+        answer = node.json(f'millrace node update {path}/cut.update', rc=4)
     assert answer['error']['code'] == 'refused' and 'cut short' in answer['error']['message']
     assert status(node) == before

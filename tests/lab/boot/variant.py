@@ -3,9 +3,11 @@
 
 import os
 import subprocess
+import tempfile
 
-ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), '..', '..', '..'))
+from machine import ROOT
 
+VERSION = 'usr/lib/millrace/version'
 TRIAL = 'usr/lib/systemd/system/millrace-trial.service.d'
 # What fails by itself, or within a trial that is shorter than an admin's.
 PANICS = {'usr/lib/systemd/system/millrace-setup.service.d/panic.conf':
@@ -31,22 +33,22 @@ def debugfs(root, commands):
     assert not wrong, done.stderr
 
 
-def make(root, version, changes, update):
-    """An update file to VERSION: ROOT, which is changed, with CHANGES {path: text, or None: gone}."""
-    commands = ''
-    for number, (path, text) in enumerate({'usr/lib/millrace/version': version + '\n', **changes}.items()):
-        new = f'{update}.{number}'
-        if text is None:
-            commands += f'rm {path}\n'
-            continue
-        with open(new, 'w') as file:
-            file.write(text)
-        os.chmod(new, 0o644)
-        if path == 'usr/lib/millrace/version':
-            commands += f'rm {path}\n'
-        else:
-            commands += f'mkdir {os.path.dirname(path)}\n'
-        commands += f'write {new} {path}\n'
-    debugfs(root, commands)
-    subprocess.run([os.path.join(ROOT, 'appliance', 'update-file'), root, version, update], check=True,
-                   env={**os.environ, 'ZSTD_CLEVEL': '1'})
+def make(old, version, changes, update):
+    """An update file to VERSION: the root file system in OLD with CHANGES {path: text, or None: gone}."""
+    with tempfile.TemporaryDirectory() as directory:
+        root, commands = os.path.join(directory, 'root'), ''
+        root_of(old, root)
+        for number, (path, text) in enumerate({VERSION: version + '\n', **changes}.items()):
+            if text is None or path == VERSION:
+                commands += f'rm {path}\n'
+            else:
+                commands += f'mkdir {os.path.dirname(path)}\n'
+            if text is not None:
+                new = os.path.join(directory, str(number))
+                with open(new, 'w') as file:
+                    file.write(text)
+                os.chmod(new, 0o644)
+                commands += f'write {new} {path}\n'
+        debugfs(root, commands)
+        subprocess.run([os.path.join(ROOT, 'appliance', 'update-file'), root, version, update], check=True,
+                       env={**os.environ, 'ZSTD_CLEVEL': '1'})

@@ -2,11 +2,14 @@
 """What the tests of RDMA ask of the server's machine."""
 
 import collections
+import os
 import re
 
 import pytest
 
+import raw
 from harness.host import wait_until
+from machine import ROOT
 
 Held = collections.namedtuple('Held', 'regions pairs pinned threads')
 GONE_TIMEOUT = 240
@@ -21,11 +24,10 @@ class Rdma:
 
     def held(self):
         """Memory regions, queue pairs, pinned kB and threads of the server's process."""
-        told = self.service.machine.run(
+        told = self.service.node.run(
             'pid=$(pidof -s ganesha.nfsd); rdma resource show mr | grep -c ganesha.nfsd; '
             'rdma resource show qp | grep -c ganesha.nfsd; grep VmPin /proc/$pid/status; '
-            'grep Threads /proc/$pid/status',
-            check=False).stdout.decode()
+            'grep Threads /proc/$pid/status')
         return Held(*map(int, re.findall(r'\d+', told)))
 
     def wait_for(self, held):
@@ -41,3 +43,11 @@ def rdma(service):
     rdma = Rdma(service)
     wait_until(lambda: 'RDMA is served' in service.log(), 120, 'the server serves RDMA', interval=1)
     return rdma
+
+
+@pytest.fixture
+def raw_client(client):
+    """The client, with raw.c's program."""
+    if client.run(['test', '-x', raw.PROGRAM], check=False).rc:
+        client.put(os.path.join(ROOT, 'build', 'bin', 'rdma_raw'), raw.PROGRAM)
+    return client

@@ -5,7 +5,7 @@ import struct
 
 from harness.wire import Session, u32, u64
 
-PROGRAM = '/millrace/build/bin/rdma_raw'
+PROGRAM = '/tmp/rdma_raw'
 TIMEOUT = 120
 MESSAGE, NO_MESSAGE, ERROR = 0, 1, 4
 ERR_VERS, ERR_CHUNK = 1, 2

@@ -7,7 +7,6 @@ import pytest
 
 from harness.host import wait_until
 
-from service import LOG
 from writer import Writer
 
 
@@ -21,30 +20,26 @@ def test_mounts_leave_nothing_behind(rdma, service, client, share, request):
     assert before.regions == 0
 
 
-def lose_for(pair, condition):
-    for machine in pair:
-        machine.lose()
-    condition()
-    for machine in pair:
-        machine.find()
-
-
-def test_a_network_that_is_gone_for_a_moment(pair, rdma, mount, client):
+def test_a_network_that_is_gone_for_a_moment(rdma, mount, client):
     writer = Writer(client, mount('rdma'))
     writer.more(5)
-    lose_for(pair, lambda: time.sleep(2))
+    client.lose('lan')
+    time.sleep(2)
+    client.find('lan')
     writer.more(10)
     writer.check()
 
 
 @pytest.mark.long
-def test_a_network_that_is_gone_for_long(pair, rdma, mount, client):
+def test_a_network_that_is_gone_for_long(rdma, mount, client):
     """The server gives the connection up. The client comes again with another device: rdma_rxe's
     management does not survive it (Linux 6.12)."""
     writer = Writer(client, mount('rdma'))
     writer.more(5)
-    lose_for(pair, lambda: wait_until(lambda: rdma.held().pairs == 0, 240, 'the connection is given up'))
-    client.run('rdma link delete rxe0 && rdma link add rxe0 type rxe netdev lab', timeout=120)
+    client.lose('lan')
+    wait_until(lambda: rdma.held().pairs == 0, 240, 'the connection is given up', 1)
+    client.find('lan')
+    client.run('rdma link delete rxe0 && rdma link add rxe0 type rxe netdev lan', timeout=120)
     writer.more(10)
     writer.check()
 
@@ -53,7 +48,7 @@ def test_a_server_that_is_killed(rdma, service, mount, client):
     writer = Writer(client, mount('rdma'))
     writer.more(5)
     service.kill()
-    service.start()
+    service.wait_until_served()
     writer.more(10)
     writer.check()
 
@@ -64,7 +59,6 @@ def test_a_client_that_is_reset(rdma, service, client, share):
     service.mount(client, share, '/mnt/reset', 'rdma')
     Writer(client, '/mnt/reset').more(5)
     client.reset()
-    client.run('rdma link add rxe0 type rxe netdev lab')
     service.mount(client, share, '/mnt/reset', 'rdma')
     assert client.run('wc -c </mnt/reset/0').stdout.strip() == b'262144'
     client.run('umount -i /mnt/reset', timeout=120)
@@ -83,13 +77,14 @@ def test_no_session_is_bound_again(rdma, mount, client):
 def test_a_device_that_comes_after_the_server(rdma, pair, service, client, share):
     """TCP is served meanwhile, and RDMA without a restart."""
     server = pair[0]
-    service.kill()
-    server.run(f'rdma link delete rxe0; : >{LOG}', timeout=120)
+    device = server.device('lan')
+    service.stop()
+    server.run(f'rdma link delete rxe_{device}')
     service.start()
     wait_until(lambda: 'RDMA is not served' in service.log(), 120, 'the server says so', interval=1)
     service.mount(client, share, '/mnt/device', 'tcp')
     client.run('echo kept >/mnt/device/file; umount -i /mnt/device', timeout=120)
-    server.run('rdma link add rxe0 type rxe netdev lab')
+    server.run(f'rdma link add rxe_{device} type rxe netdev {device}')
     wait_until(lambda: 'RDMA is served' in service.log(), 120, 'RDMA is served', interval=1)
     service.mount(client, share, '/mnt/device', 'rdma')
     assert client.run('cat /mnt/device/file; umount -i /mnt/device', timeout=120).stdout == b'kept\n'

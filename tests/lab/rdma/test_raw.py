@@ -13,11 +13,11 @@ NULL = u32(2, 100003, 4, 0, 0, 0, 0, 0)
 
 
 @pytest.fixture
-def connect(rdma, service, client):
+def connect(rdma, service, raw_client):
     made = []
 
     def connect():
-        made.append(Raw(client, service.machine.address))
+        made.append(Raw(raw_client, service.address))
         return made[-1]
 
     yield connect
@@ -96,8 +96,8 @@ def test_what_is_no_call_ends_the_connection_alone(connect):
 
 
 @pytest.fixture
-def session(rdma, service, client):
-    session = RawSession(client, service.machine.address)
+def session(rdma, service, raw_client):
+    session = RawSession(raw_client, service.address)
     yield session
     session.connection.close()
 
@@ -189,10 +189,10 @@ def test_a_reply_is_replayed(session, file):
 
 
 @pytest.mark.long
-def test_no_more_connections_than_may_be(rdma, service, client):
-    made = [Raw(client, service.machine.address) for _ in range(64)]
+def test_no_more_connections_than_may_be(rdma, service, raw_client):
+    made = [Raw(raw_client, service.address) for _ in range(64)]
     assert not any(raw.refused for raw in made)
-    assert Raw(client, service.machine.address).refused
+    assert Raw(raw_client, service.address).refused
     made.pop().close()
     for raw in made:
         raw.close()
