@@ -14,7 +14,7 @@ from cached import DEFAULT, NONE, CachedPool
 from counted import Counted
 from figures import INSTRUCTIONS, Figure, median, say
 from lean import Lean
-from machine import system
+from testbed import system
 from served import SMALL_BYTES
 
 # tests/nfs/harness; `run` has put it on the path

@@ -6,7 +6,7 @@ import os
 import subprocess
 
 from figures import BYTES, PER_SECOND, SECONDS, Cost, Figure, say
-from machine import ran
+from testbed import ran
 
 CODE = (4, 2)
 DEPTH = 64

@@ -6,7 +6,7 @@ import os
 import resource
 import subprocess
 
-from machine import ran
+from testbed import ran
 
 
 def fill(paths, size):

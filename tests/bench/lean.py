@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 
-from machine import ran
+from testbed import ran
 
 POOL = 'tank'
 FILE = 'big'

@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 
 from figures import BYTES, PER_SECOND, SECONDS, Figure, say
-from machine import ran
+from testbed import ran
 
 CODE = (4, 2)
 MIB = 1 << 20

@@ -8,7 +8,7 @@ import subprocess
 import disks
 import fio
 from figures import PER_SECOND, Cost, Figure, say
-from machine import ran
+from testbed import ran
 
 MIB = 1 << 20
 DEVICE = 512 * MIB

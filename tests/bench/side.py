@@ -7,7 +7,7 @@ import os
 
 from figures import Cost
 from lean import FILE, Lean
-from machine import ran
+from testbed import ran
 
 MIB = 1 << 20
 FILE_MIB = 512

@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import counted  # noqa: E402
-import machine  # noqa: E402
+import testbed  # noqa: E402
 import report  # noqa: E402
 from collections import namedtuple  # noqa: E402
 from figures import INSTRUCTIONS, PER_SECOND, Cost, Figure  # noqa: E402
@@ -36,7 +36,7 @@ def parts():
 @pytest.fixture
 def written(parts, tmp_path):
     about = {'commit': 'abc', 'date': '2026-01-01', 'command': 'tests/bench/run', 'rounds': 3,
-             'machine': machine.describe('/'), 'seconds': 1.5, 'commands': ['fio --name=raw']}
+             'machine': testbed.describe('/'), 'seconds': 1.5, 'commands': ['fio --name=raw']}
     report.write(tmp_path, about, parts)
     return tmp_path
 

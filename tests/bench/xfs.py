@@ -10,7 +10,7 @@ import fio
 from disks import attach
 from harness.host import command
 from harness.reference import ReferencePool
-from machine import ran
+from testbed import ran
 
 WSYNC = ('wsync',)
 

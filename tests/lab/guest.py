@@ -15,15 +15,17 @@ from machine import BOOT_TIMEOUT, ROOT, Machine, free_port
 
 SYSTEM = os.path.join(ROOT, 'build', 'lab')
 AGENT_PORT = 9000  # in the machine; the harness's port differs
-MODULES = ('virtio_net', 'nfsv4', 'rpcrdma', 'rdma_ucm', 'ib_uverbs', 'rdma_rxe')
 
 
 class Guest(Machine, Commands):
     """In one network, whose name its device there has; `server_address` is that of the node that it
     mounts from."""
 
+    ROOT_IMAGE = 'root.img'
+    MODULES = ('virtio_net', 'nfsv4', 'rpcrdma', 'rdma_ucm', 'ib_uverbs', 'rdma_rxe')
+
     def __init__(self, lab, name, number, server_address, **options):
-        missing = [file for file in ('vmlinuz', 'initrd', 'root.img')
+        missing = [file for file in ('vmlinuz', 'initrd', self.ROOT_IMAGE)
                    if not os.path.exists(os.path.join(SYSTEM, file))]
         if missing:
             raise RuntimeError(f'{SYSTEM} lacks {", ".join(missing)}: scripts/lab-guest makes it')
@@ -36,9 +38,9 @@ class Guest(Machine, Commands):
     def boot_arguments(self):
         words = (f'console=ttyS0 quiet panic=-1 mitigations=off millrace_name={self.name} '
                  f'millrace_network={self.network} millrace_address={self.address} '
-                 f'millrace_modules={",".join(MODULES)} millrace_harness=10.0.2.100:1')
+                 f'millrace_modules={",".join(self.MODULES)} millrace_harness=10.0.2.100:1')
         return ['-kernel', f'{SYSTEM}/vmlinuz', '-initrd', f'{SYSTEM}/initrd', '-append', words,
-                '-drive', f'if=virtio,format=raw,snapshot=on,file={SYSTEM}/root.img']
+                '-drive', f'if=virtio,format=raw,snapshot=on,file={SYSTEM}/{self.ROOT_IMAGE}']
 
     def control_options(self):
         self._agent = ('127.0.0.1', free_port())

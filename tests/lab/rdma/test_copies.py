@@ -9,7 +9,7 @@ MIB = 16
 
 
 def copied(service):
-    return service.ask(f'pool iostat {POOL}')['pools'][0]['copied_bytes']
+    return service.verb(f'pool iostat {POOL}')['pools'][0]['copied_bytes']
 
 
 @pytest.mark.parametrize('minor', [1, pytest.param(2, marks=pytest.mark.long)])

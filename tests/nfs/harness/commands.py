@@ -78,14 +78,16 @@ class Commands:
 
     # Mounts
 
-    def mount(self, export, path, options='vers=4.1,proto=tcp', port=2049, timeout=MOUNT_TIMEOUT):
-        """Mount the server's EXPORT at PATH, made here. The kernel's own mount, without the
-        helper of nfs-common: so the options name the server's address."""
+    def mount(self, export, path, options='vers=4.1,proto=tcp', port=2049, timeout=MOUNT_TIMEOUT,
+              server=None):
+        """Mount the server's EXPORT at PATH, made here; SERVER is another one's address. The kernel's
+        own mount, without the helper of nfs-common: so the options name the server's address."""
+        server = server or self.server_address
         if 'port=' not in options:
             options += f',port={port}'
         self.run(['mkdir', '-p', path])
-        self.run(['mount', '-i', '-t', 'nfs', '-o', f'{options},addr={self.server_address}',
-                  f'{self.server_address}:{export}', path], timeout=timeout)
+        self.run(['mount', '-i', '-t', 'nfs', '-o', f'{options},addr={server}', f'{server}:{export}', path],
+                 timeout=timeout)
 
     def umount(self, path, force=False):
         """Unmount PATH; FORCE when its server is gone for good."""
