@@ -19,7 +19,7 @@ from machine import ROOT, Lab  # noqa: E402
 from node import Node, kernel_of  # noqa: E402
 from service import Service  # noqa: E402
 
-IMAGES = os.environ.get('MILLRACE_IMAGE', os.path.join(ROOT, 'build', 'appliance'))
+IMAGES = os.path.abspath(os.environ.get('MILLRACE_IMAGE', os.path.join(ROOT, 'build', 'appliance')))
 SERVER, CLIENT = '192.0.2.1', '192.0.2.2'
 
 
