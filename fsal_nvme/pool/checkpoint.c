@@ -172,10 +172,14 @@ static int note_replay(struct pool *pool, struct env *env, void *data)
 /* The root's image, written, and from where it is to be replayed. */
 static int write_root(struct pool *pool, struct root *root, struct journal_position *replay)
 {
-	int rc = image_write(pool, pool->env, 0, &root->image, replay);
+	int rc;
 
-	if (rc)
+	atomic_store(&pool->root_wanted, false);
+	rc = image_write(pool, pool->env, 0, &root->image, replay);
+	if (rc) {
+		atomic_store(&pool->root_wanted, true);
 		return rc;
+	}
 	rc = image_each(pool, &root->image, add_root_segment, root);
 	assert(rc || !root->segments[root->count - 1].next);
 	if (!rc)
@@ -198,6 +202,7 @@ static int write_label(struct pool *pool)
 	if (rc)
 		return rc;
 	pool->durable_root = pool->label.root;
+	rest_rooted(pool, pool->label.root.lsn);
 	env_set_image(pool->env, &pool->label.root, &pool->label.replay);
 	journal_trim(pool, pool->label.replay.position);
 	image_free(pool, &old);
@@ -289,6 +294,7 @@ int pool_seal(struct pool *pool, uint32_t volume)
 		rc = checkpoint_volume(pool, env, true);
 	if (rc)
 		env_clear_sealed(env);
+	atomic_store(&pool->root_wanted, true);
 	atomic_store(&pool->image_taken, 0);
 	txn_urgent_end();
 	pthread_mutex_unlock(&pool->maintain_lock);

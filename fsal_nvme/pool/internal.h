@@ -61,8 +61,9 @@ struct member {
 	struct label_device label;
 	char path[256];
 	uint64_t slots_offset;
-	uint32_t slot_count, slots_used; /* used: under pool->slots_lock */
-	uint8_t *slot_map; /* one byte a slot, 1: taken; under pool->slots_lock */
+	/* Under pool->slots_lock. Used are those that nobody may have; resting ones are not. */
+	uint32_t slot_count, slots_used, slots_resting;
+	uint8_t *slot_map; /* one byte a slot, enum slot_use */
 	_Atomic uint64_t written, flushed; /* writes done; writes done when the last flush began */
 	_Atomic uint64_t looked; /* engine_clock() when the last look at the label of a later owner
 				    began that showed none; 0: never */
@@ -145,6 +146,12 @@ struct segment {
 	bool named; /* of an image: found by an opening to be one that counts (recover.c) */
 	struct stream *stream; /* that fills it, or NULL */
 	bool freed; /* its slots go back to the maps with the last reference (reads, repairs) */
+	bool rests; /* ... when readers have had time to see it; with freed_lsn */
+	uint64_t freed_lsn;
+	uint64_t since; /* slots_lock: engine_clock() when it was freed, or named by no root any
+			   more */
+	bool named_by_root; /* slots_lock */
+	TAILQ_ENTRY(segment) rest; /* slots_lock: in pool->resting, when it has no references */
 	struct pool *pool;
 	struct segment *hash_next;
 	bool listed; /* pool->chores_lock: in pool->chores, which then holds a reference */
@@ -164,6 +171,8 @@ static inline void segment_ref(struct segment *segment)
 /* The segment with a reference, or NULL. */
 struct segment *segment_get(struct pool *pool, uint64_t id);
 void segment_put(struct segment *segment);
+/* Of one without references. */
+void segment_destroy(struct segment *segment);
 /* A new in-memory segment from its table row, in the table with one reference for the table and
  * one for the caller. */
 int segment_insert(struct pool *pool, const struct segment_row *row, struct segment **segment);
@@ -172,8 +181,9 @@ void segment_remove(struct pool *pool, struct segment *segment);
  * memory; else it has `remap`, and frees it. */
 struct segment *segment_prepare(
 	struct pool *pool, const struct segment_row *row, struct remap *remap);
-/* Takes the place of another one of the same id, which is freed as segment_free() does it. */
-void segment_replace(struct segment *old, struct segment *fresh);
+/* Takes the place of another one of the same id, which is freed as segment_free() does it, by what
+ * became record `lsn`. */
+void segment_replace(struct segment *old, struct segment *fresh, uint64_t lsn);
 /* Gives a moved one its runs, while the table is loaded. */
 void segment_set_remap(struct segment *segment, struct remap *remap);
 /* Bytes of a row's checksums. */
@@ -220,6 +230,9 @@ int segment_forget_live(struct txn *txn, struct segment *segment);
 /* Frees a segment if it is unused still, in as many transactions as its keys need. It is filled,
  * closed, or an earlier epoch's. Waits. (close.c) */
 int segment_give_up(struct pool *pool, struct segment *segment);
+/* Whether it is a sealed volume's, so that readers may know its slots. Within a transaction that
+ * owns the pool's environment. */
+bool segment_is_shown(struct txn *txn, const struct segment *segment);
 /* Likewise: gives its slots back and forgets it (when the transaction commits). Where an earlier
  * owner may still write, they stay taken until an opening knows that owner to be dead. */
 int segment_free(struct txn *txn, struct segment *segment);
@@ -518,6 +531,29 @@ unsigned members_usable(const struct pool *pool);
 int geometry_plan(const struct pool_create_options *options, const uint64_t *sizes,
 	struct device_header *headers, struct error *error);
 
+/* --- slots that readers may still look at (rest.c) -------------------------------------------- */
+
+enum slot_use {
+	SLOT_FREE,
+	SLOT_TAKEN,
+	SLOT_NAMED, /* left, but the root on the devices names it: nobody's */
+	SLOT_RESTING, /* no root names it, a reader may: taken last */
+	SLOT_FOUND, /* named by the root that an opening found */
+};
+/* The last reference to a freed segment of a sealed volume has gone; `segment` stays listed until
+ * its slots are free. Any thread. */
+void rest_begin(struct pool *pool, struct segment *segment);
+/* Slots that have rested long enough, or that the root does not name any more, become what they are
+ * then. */
+void rest_round(struct pool *pool);
+/* All devices have a root of this LSN. */
+void rest_rooted(struct pool *pool, uint64_t lsn);
+/* Whether a root is to be written for the sake of slots. */
+bool rest_wants_root(struct pool *pool);
+/* While a pool is opened, between its root and the replay: what sealed volumes have there. */
+int rest_find(struct pool *pool);
+void rest_destroy(struct pool *pool);
+
 /* --- placement (place.c) ------------------------------------------------------------------ */
 
 /* Chooses devices and slots for a new segment and takes them: fills data, parity, chunks.
@@ -541,6 +577,22 @@ struct place_left {
 struct place_left place_left(struct pool *pool);
 /* True when any one domain may die without loss. */
 bool place_domain_may_die(struct pool *pool);
+
+/* --- readers (follow.c) ---------------------------------------------------------------------- */
+
+struct follow;
+int follow_create(struct pool *pool);
+void follow_destroy(struct pool *pool);
+/* Loads the newest root while the pool is opened; pool->label is what was found. */
+int follow_open(struct pool *pool);
+/* Looks when it is time, or when somebody waits. By maintenance. */
+int follow_round(struct pool *pool);
+/* One takes the place of another one of the same id, whose slots are another's to give; either may
+ * be NULL. `fresh` is segment_prepare()'s. */
+int segment_exchange(struct pool *pool, struct segment *old, struct segment *fresh);
+/* For a root's image: its segments, in the table until they are removed. */
+int root_segments_insert(struct pool *pool);
+void root_segments_remove(struct pool *pool);
 
 /* --- after a crash (recover.c), in the background (maintain.c) ------------------------------- */
 
@@ -597,6 +649,7 @@ struct pool {
 	struct page_cache *pages;
 	struct block_cache *cache;
 	struct hedge *hedge;
+	struct follow *follow; /* of a reader */
 	struct erasure *erasure;
 
 	pthread_rwlock_t table_lock;
@@ -642,6 +695,11 @@ struct pool {
 	uint64_t chores_seen; /* segments that rounds have looked at; maintain_lock */
 
 	pthread_mutex_t slots_lock; /* slot maps and counts of all members; taken last */
+	TAILQ_HEAD(, segment) resting; /* slots_lock */
+	unsigned slots_named; /* slots_lock: of all members; that wait for a root */
+	uint64_t rooted_at; /* slots_lock: engine_clock() */
+	atomic_bool root_wanted; /* readers are to see what has changed */
+	uint64_t rooted_lsn; /* slots_lock: of the root that all devices have */
 	pthread_mutex_t drop_lock; /* one pool_drop_failing() at a time */
 
 	_Atomic uint64_t row_bytes; /* memory of rows in use */

@@ -51,6 +51,8 @@ int pool_maintain(struct pool *pool)
 {
 	int rc = atomic_load(&pool->failure), checkpoint = 0;
 
+	if (pool->follow)
+		return follow_round(pool);
 	if (rc || pool->read_only)
 		return rc;
 	if (!pool->options.background)
@@ -59,11 +61,13 @@ int pool_maintain(struct pool *pool)
 	rc = pool_drop_failing(pool); /* before the lock: who has it may wait for that */
 	if (rc)
 		return rc;
+	rest_round(pool);
 	pthread_mutex_lock(&pool->maintain_lock);
 	rc = round_of_work(pool);
 	checkpoint_measure(pool);
 	pthread_mutex_unlock(&pool->maintain_lock);
-	if (journal_wants_checkpoint(pool)) /* all the more when the round lacked room in it */
+	/* All the more when the round lacked room in it. */
+	if (journal_wants_checkpoint(pool) || rest_wants_root(pool))
 		checkpoint = try_checkpoint(pool);
 	if (checkpoint)
 		journal_refuse(pool);

@@ -22,6 +22,8 @@
  * A crash anywhere leaves a label of some epoch and everything it needs; the claim alone changes
  * nothing but the epoch. Who paused between its claim and its take-over and wakes up behind a later
  * claim writes nothing to the journal.
+ *
+ * A reader finds and counts, and loads the newest root alone (follow.c).
  */
 #include "pool/opening.h"
 
@@ -47,7 +49,7 @@ static int replay_volumes(struct pool *pool, uint64_t lsn, const uint8_t *payloa
 }
 
 /* The root's segments, so that its image can be read before there is a table. */
-static int insert_root_segments(struct pool *pool)
+int root_segments_insert(struct pool *pool)
 {
 	for (unsigned i = 0; i < pool->label.root_segment_count; i++) {
 		struct segment *segment;
@@ -60,7 +62,7 @@ static int insert_root_segments(struct pool *pool)
 	return 0;
 }
 
-static void remove_root_segments(struct pool *pool)
+void root_segments_remove(struct pool *pool)
 {
 	for (unsigned i = 0; i < pool->label.root_segment_count; i++) {
 		struct segment *segment = segment_get(pool, pool->label.root_segments[i].id);
@@ -76,11 +78,11 @@ static int load_root(struct opening *o)
 {
 	struct pool *pool = o->pool;
 	struct image root = {.count = pool->label.root.kind ? 1 : 0, .parts = {pool->label.root}};
-	int rc = insert_root_segments(pool);
+	int rc = root_segments_insert(pool);
 
 	if (!rc)
 		rc = env_create(pool, 0, &root, &pool->env);
-	remove_root_segments(pool);
+	root_segments_remove(pool);
 	return rc ? error_set(o->error, rc, pool->label.name,
 			    "its metadata image cannot be loaded: %s", strerror(-rc))
 		  : 0;
@@ -116,6 +118,8 @@ static int load(struct opening *o, struct journal_position *end, uint64_t *windo
 {
 	int rc = load_root(o);
 
+	if (!rc)
+		rc = rest_find(o->pool);
 	return rc ? rc : replay(o, end, window);
 }
 
@@ -247,6 +251,17 @@ static int open_for_reading(struct opening *o)
 	return load(o, &end, &window);
 }
 
+static int open_beside_an_owner(struct opening *o)
+{
+	struct pool *pool = o->pool;
+	int rc = follow_open(pool);
+
+	if (rc)
+		return error_set(o->error, rc, pool->label.name,
+			"its newest metadata image cannot be loaded: %s", strerror(-rc));
+	return o->options->background ? pool_start_maintenance(pool) : 0;
+}
+
 /* --- the whole ----------------------------------------------------------------------------------
  */
 
@@ -260,7 +275,7 @@ static int pool_new(struct opening *o)
 	o->pool = pool;
 	pool->engine = o->engine;
 	pool->options = *o->options;
-	pool->read_only = o->options->read_only;
+	pool->read_only = o->options->read_only || o->options->reader;
 	pool->next_segment = 1;
 	if (!pool->options.row_memory)
 		pool->options.row_memory = 64u << 20;
@@ -286,6 +301,7 @@ static int pool_new(struct opening *o)
 	pthread_cond_init(&pool->wake, &monotonic);
 	pthread_condattr_destroy(&monotonic);
 	chores_init(pool);
+	TAILQ_INIT(&pool->resting);
 	pool->scratch_dir = strdup(o->options->scratch_dir ? o->options->scratch_dir : "/dev/shm");
 	return pool->scratch_dir ? 0 : -ENOMEM;
 }
@@ -306,6 +322,8 @@ static int open_parts(struct opening *o)
 		rc = hedge_start(pool);
 	if (!rc)
 		rc = journal_create(pool);
+	if (!rc && pool->options.reader)
+		rc = follow_create(pool);
 	if (rc)
 		return rc;
 	set_limits(pool);
@@ -325,6 +343,8 @@ static int open_all(struct opening *o)
 	if (rc || o->rehearsal)
 		return rc;
 	rc = open_parts(o);
+	if (!rc && o->options->reader)
+		return open_beside_an_owner(o);
 	if (!rc)
 		rc = heads_look(o->pool, &o->heads);
 	if (!rc)

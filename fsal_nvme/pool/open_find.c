@@ -88,7 +88,7 @@ static int member_open(struct opening *o, unsigned id)
 {
 	struct member *member = &o->pool->devices[id];
 	struct found *f = find_member(o, id);
-	bool look = o->options->read_only || o->rehearsal;
+	bool look = o->options->read_only || o->options->reader || o->rehearsal;
 	unsigned flags = look ? DEVICE_READ_ONLY : DEVICE_EXCLUSIVE;
 	int rc;
 

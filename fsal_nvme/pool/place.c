@@ -5,7 +5,8 @@
  * Each chunk goes to a device of its own, the ones with the most free slots first, so that devices
  * fill evenly and a dead one is rebuilt from and to all others. At most m chunks go to one domain
  * when there are enough domains for that; else they are spread as evenly as can be. With fewer
- * devices than k + m the segment gets fewer data chunks, never fewer parity chunks.
+ * devices than k + m the segment gets fewer data chunks, never fewer parity chunks. Slots that rest
+ * (rest.c) come last.
  */
 #include "pool/internal.h"
 
@@ -23,7 +24,8 @@ static int by_free(const void *a, const void *b)
 	return x->device < y->device ? -1 : 1;
 }
 
-static unsigned candidates(struct pool *pool, struct candidate *list)
+/* `resting`: slots that rest count as well. */
+static unsigned candidates(struct pool *pool, struct candidate *list, bool resting)
 {
 	unsigned count = 0;
 
@@ -31,6 +33,8 @@ static unsigned candidates(struct pool *pool, struct candidate *list)
 		struct member *member = &pool->devices[i];
 		uint32_t free_slots = member->slot_count - member->slots_used;
 
+		if (!resting)
+			free_slots -= member->slots_resting;
 		if (member_usable(member) && !atomic_load(&member->failing) && free_slots)
 			list[count++] = (struct candidate){i, free_slots};
 	}
@@ -122,17 +126,37 @@ static uint32_t take_slot(struct member *member)
 {
 	uint32_t slot = 0;
 
-	while (member->slot_map[slot])
+	while (slot < member->slot_count && member->slot_map[slot] != SLOT_FREE)
 		slot++;
-	member->slot_map[slot] = 1;
+	if (slot == member->slot_count) {
+		slot = 0;
+		while (member->slot_map[slot] != SLOT_RESTING)
+			slot++;
+		member->slots_resting--;
+	}
+	member->slot_map[slot] = SLOT_TAKEN;
 	member->slots_used++;
 	return slot;
+}
+
+/* Where a segment can be as wide, and its domains as many, without slots that rest. */
+static unsigned choose_candidates(struct pool *pool, struct candidate *list)
+{
+	struct candidate rested[POOL_DEVICES_MAX];
+	unsigned width = pool->k + pool->m, all = candidates(pool, list, true);
+	unsigned count = candidates(pool, rested, false);
+
+	if (count < (width < all ? width : all) ||
+		count_domains(pool, rested, count) < count_domains(pool, list, all))
+		return all;
+	memcpy(list, rested, count * sizeof(*list));
+	return count;
 }
 
 static int place_locked(struct pool *pool, struct segment_row *row)
 {
 	struct candidate list[POOL_DEVICES_MAX];
-	unsigned count = candidates(pool, list), width = pool->k + pool->m, needed;
+	unsigned count = choose_candidates(pool, list), width = pool->k + pool->m, needed;
 
 	if (count < pool->m + 1)
 		return -ENOSPC;
@@ -184,7 +208,7 @@ void place_release(struct pool *pool, const struct segment_row *row)
 	for (unsigned i = 0; i < (unsigned)row->data + row->parity; i++) {
 		struct member *member = &pool->devices[row->chunks[i].device];
 
-		member->slot_map[row->chunks[i].slot] = 0;
+		member->slot_map[row->chunks[i].slot] = SLOT_FREE;
 		member->slots_used--;
 	}
 	pthread_mutex_unlock(&pool->slots_lock);
@@ -200,12 +224,16 @@ int place_take(struct pool *pool, const struct segment_row *row)
 		uint32_t slot = row->chunks[i].slot;
 
 		if (row->chunks[i].device >= pool->device_count || slot >= member->slot_count ||
-			member->slot_map[slot]) {
+			(member->slot_map[slot] != SLOT_FREE &&
+				member->slot_map[slot] != SLOT_FOUND)) {
 			rc = -EBADMSG;
 			break;
 		}
-		member->slot_map[slot] = 1;
-		member->slots_used++;
+		if (member->slot_map[slot] == SLOT_FREE)
+			member->slots_used++;
+		else
+			pool->slots_named--;
+		member->slot_map[slot] = SLOT_TAKEN;
 	}
 	pthread_mutex_unlock(&pool->slots_lock);
 	return rc;
@@ -244,7 +272,7 @@ struct place_left place_left(struct pool *pool)
 	unsigned count;
 
 	pthread_mutex_lock(&pool->slots_lock);
-	count = candidates(pool, list);
+	count = candidates(pool, list, true);
 	left.unowned = pool->unowned;
 	left.image_taken = atomic_load(&pool->image_taken);
 	pthread_mutex_unlock(&pool->slots_lock);

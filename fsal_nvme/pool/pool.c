@@ -101,9 +101,11 @@ void pool_abandon(struct pool *pool)
 	release_stock(pool);
 	hedge_end(pool);
 	free_table(pool);
+	rest_destroy(pool);
 	page_cache_destroy(pool);
 	block_cache_destroy(pool);
 	erasure_destroy(pool);
+	follow_destroy(pool);
 	close_devices(pool);
 	destroy_locks(pool);
 	free(pool->scratch_dir);

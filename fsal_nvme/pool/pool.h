@@ -69,6 +69,7 @@ struct pool_open_options {
 	uint8_t boot_id[16]; /* of this host's kernel */
 	const char *scratch_dir; /* for the environments' scratch files; a tmpfs is best */
 	bool read_only; /* look, do not own: nothing is written */
+	bool reader; /* the same beside an owner: see pool_follow() */
 	bool import; /* an exported pool is taken too */
 	bool force; /* open although another host owns it */
 	bool fenced; /* so is the last owner, or it stands still: no sign of life is waited for */
@@ -120,6 +121,28 @@ int pool_maintain(struct pool *pool);
 /* Writes images of all changed environments and a new root. */
 int pool_checkpoint(struct pool *pool);
 
+/*
+ * A reader has the pool as its newest root says, whoever owns it, and follows later roots: with
+ * options.background every 10 s, otherwise when this is called. What it shows of sealed volumes is
+ * what they are; others may be older than the root. 0, -EIO: no newer root could be loaded, what
+ * was there before stays. Waits; one at a time.
+ */
+int pool_follow(struct pool *pool);
+bool pool_is_reader(const struct pool *pool);
+/* Nanoseconds since the labels were last known to show no later root. */
+uint64_t pool_follow_age(struct pool *pool);
+/* Counts the roots that were loaded: whatever changed, it has changed. */
+uint64_t pool_follow_count(const struct pool *pool);
+/* Told when a look that began after this has ended, well or not. Embedded by the caller, and left
+ * alone until `done`, which runs in the thread that follows and must not wait. */
+struct follow_wait {
+	void (*done)(struct follow_wait *wait);
+	struct follow_wait *next;
+};
+void pool_follow_then(struct pool *pool, struct follow_wait *wait);
+/* Somebody waits for a look: where there are no threads, pool_follow() is to be called. */
+bool pool_follow_wanted(struct pool *pool);
+
 uint64_t pool_epoch(const struct pool *pool);
 const char *pool_name(const struct pool *pool);
 const uint8_t *pool_uuid(const struct pool *pool);
@@ -158,7 +181,8 @@ struct pool_use {
 
 struct pool_status {
 	struct pool_summary summary;
-	bool read_only;
+	bool read_only, reader;
+	uint64_t follow_age; /* ns, of a reader */
 	int failure;
 	uint64_t lsn, durable_lsn;
 	struct pool_use use;

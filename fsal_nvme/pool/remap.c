@@ -177,21 +177,31 @@ static bool take_places(const struct segment *moved, const struct loading *l)
 	return true;
 }
 
+/* What was read, as an array of its own. */
+static int loading_copy(const struct loading *l, struct remap **remap)
+{
+	*remap = remap_new(l->count);
+	if (!*remap)
+		return -ENOMEM;
+	(*remap)->count = l->count;
+	if (l->count)
+		memcpy((*remap)->runs, l->runs, l->count * sizeof(*l->runs));
+	return 0;
+}
+
 /* What was read of a segment becomes its own. */
 static int loading_end(struct loading *l)
 {
 	struct segment *s = segment_get(l->pool, l->segment);
 	bool good = s && s->row.state == SEGMENT_MOVED && take_places(s, l);
-	struct remap *remap = good ? remap_new(l->count) : NULL;
+	struct remap *remap;
+	int rc = good ? loading_copy(l, &remap) : -EBADMSG;
 
-	if (remap) {
-		remap->count = l->count;
-		memcpy(remap->runs, l->runs, l->count * sizeof(*l->runs));
+	if (!rc)
 		segment_set_remap(s, remap);
-	}
 	segment_put(s);
 	l->count = 0;
-	return remap ? 0 : good ? -ENOMEM : -EBADMSG;
+	return rc;
 }
 
 static int loading_add(struct loading *l, const struct remap_run *run)
@@ -229,6 +239,36 @@ static int load_row(struct loading *l, struct bytes key, struct bytes value)
 		l->segment = segment;
 	}
 	return rc ? rc : loading_add(l, &run);
+}
+
+static int read_runs(struct loading *l, struct txn *view)
+{
+	uint8_t key[ROW_KEY_MAX + 1] = {KEY_REMAP};
+	struct writer w = writer_on(key + 1, 8);
+	struct bytes found, value;
+	size_t length = 9;
+	int rc = 0;
+
+	put_be64(&w, l->segment);
+	while (!rc && !txn_seek(view, l->pool->env, (struct bytes){key, length}, &found, &value) &&
+		found.length == ROW_KEY_MAX && !memcmp(found.data, key, 9)) {
+		rc = load_row(l, found, value);
+		memcpy(key, found.data, found.length);
+		key[ROW_KEY_MAX] = 0;
+		length = sizeof(key);
+	}
+	return rc;
+}
+
+int remap_read(struct pool *pool, struct txn *view, uint64_t segment, struct remap **remap)
+{
+	struct loading l = {.pool = pool, .segment = segment};
+	int rc = read_runs(&l, view);
+
+	if (!rc)
+		rc = loading_copy(&l, remap);
+	free(l.runs);
+	return rc;
 }
 
 static int load_rows(struct loading *l, struct txn *view)

@@ -48,6 +48,8 @@ int remap_list(struct pool *pool, uint32_t volume, struct segment ***segments, u
 /* The remaps of the whole pool take what they may. Any thread. */
 bool remap_is_crowded(struct pool *pool);
 
+/* The runs of one moved segment, as its rows say. -EBADMSG, -ENOMEM. */
+int remap_read(struct pool *pool, struct txn *view, uint64_t segment, struct remap **remap);
 /* After replay: gives moved segments, which are in the table, their runs; those that have no rows,
  * an empty array: nothing of them can be read, and the check tells. -EBADMSG, with a line in the
  * log: rows that contradict each other. */

@@ -34,7 +34,7 @@ static void replace_end(struct txn_hook *hook, uint64_t lsn)
 	struct replace_hook *r = (struct replace_hook *)hook;
 
 	if (lsn)
-		segment_replace(r->old, r->fresh);
+		segment_replace(r->old, r->fresh, lsn);
 	else
 		segment_put(r->fresh); /* the table's reference */
 	segment_put(r->fresh);

@@ -82,7 +82,7 @@ struct segment *segment_get(struct pool *pool, uint64_t id)
 	return s;
 }
 
-static void segment_destroy(struct segment *s)
+void segment_destroy(struct segment *s)
 {
 	segment_drop_arrays(s);
 	free(s->remap);
@@ -94,6 +94,10 @@ void segment_put(struct segment *s)
 {
 	if (!s || atomic_fetch_sub(&s->references, 1) != 1)
 		return;
+	if (s->freed && s->rests) {
+		rest_begin(s->pool, s);
+		return;
+	}
 	if (s->freed)
 		place_release(s->pool, &s->row);
 	segment_destroy(s);
@@ -224,7 +228,8 @@ void segment_set_remap(struct segment *segment, struct remap *remap)
 	pthread_rwlock_unlock(&pool->table_lock);
 }
 
-void segment_replace(struct segment *old, struct segment *fresh)
+/* Remaps are of sealed volumes alone. */
+void segment_replace(struct segment *old, struct segment *fresh, uint64_t lsn)
 {
 	struct pool *pool = old->pool;
 	struct segment **at;
@@ -238,10 +243,42 @@ void segment_replace(struct segment *old, struct segment *fresh)
 	moved_remove(pool, old);
 	moved_add(pool, fresh);
 	pthread_rwlock_unlock(&pool->table_lock);
-	old->freed = true;
+	old->freed_lsn = lsn;
+	old->rests = old->freed = true;
 	page_cache_forget(pool, old->id);
 	segment_forget_chore(old);
 	segment_put(old);
+}
+
+int segment_exchange(struct pool *pool, struct segment *old, struct segment *fresh)
+{
+	struct segment **at;
+	int rc = 0;
+
+	pthread_rwlock_wrlock(&pool->table_lock);
+	if (fresh && pool->segment_count >= pool->table_size)
+		rc = table_grow(pool);
+	if (!rc && old) {
+		at = bucket(pool, old->id);
+		while (*at != old)
+			at = &(*at)->hash_next;
+		*at = old->hash_next;
+		pool->segment_count--;
+		moved_remove(pool, old);
+	}
+	if (!rc && fresh) {
+		fresh->hash_next = *bucket(pool, fresh->id);
+		*bucket(pool, fresh->id) = fresh;
+		pool->segment_count++;
+		if (fresh->remap)
+			moved_add(pool, fresh);
+	}
+	pthread_rwlock_unlock(&pool->table_lock);
+	if (rc || !old)
+		return rc;
+	page_cache_forget(pool, old->id);
+	segment_put(old);
+	return 0;
 }
 
 int segment_list(struct pool *pool, struct segment ***segments, unsigned *count)
@@ -290,6 +327,7 @@ struct free_hook {
 	struct txn_hook hook;
 	struct pool *pool;
 	struct segment *segment;
+	bool rests;
 };
 
 static void free_committed(struct txn_hook *hook, uint64_t lsn)
@@ -297,10 +335,21 @@ static void free_committed(struct txn_hook *hook, uint64_t lsn)
 	struct free_hook *f = (struct free_hook *)hook;
 
 	if (lsn) {
+		f->segment->freed_lsn = lsn;
+		f->segment->rests = f->rests;
 		f->segment->freed = true;
 		segment_remove(f->pool, f->segment);
 	}
 	free(f);
+}
+
+bool segment_is_shown(struct txn *txn, const struct segment *segment)
+{
+	struct volume_row volume;
+
+	return segment->row.purpose == PURPOSE_DATA && segment->row.data &&
+	       segment->row.state != SEGMENT_RESERVED &&
+	       !volume_row_get(txn, segment->row.volume, &volume) && volume.sealed;
 }
 
 int segment_free(struct txn *txn, struct segment *segment)
@@ -317,7 +366,10 @@ int segment_free(struct txn *txn, struct segment *segment)
 	hook = malloc(sizeof(*hook));
 	if (!hook)
 		return -ENOMEM;
-	*hook = (struct free_hook){.hook.run = free_committed, .pool = pool, .segment = segment};
+	*hook = (struct free_hook){.hook.run = free_committed,
+		.pool = pool,
+		.segment = segment,
+		.rests = segment_is_shown(txn, segment)};
 	txn_on_end(txn, &hook->hook);
 	rc = keys_delete(txn, key_segment(key, KEY_SUMS, segment->id), &all);
 	if (!rc)

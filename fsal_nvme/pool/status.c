@@ -94,6 +94,8 @@ void pool_status(struct pool *pool, struct pool_status *status)
 	status->summary.data = pool->k;
 	status->summary.parity = pool->m;
 	status->read_only = pool_is_read_only(pool);
+	status->reader = pool_is_reader(pool);
+	status->follow_age = pool_follow_age(pool);
 	status->failure = atomic_load(&pool->failure);
 	status->lsn = journal_lsn(pool);
 	status->durable_lsn = journal_durable_lsn(pool);

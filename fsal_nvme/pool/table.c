@@ -445,6 +445,32 @@ static int delete_rows(struct txn *txn, uint8_t kind, uint32_t volume)
 	return rc == -ENOENT ? 0 : rc;
 }
 
+/* What it changes is for readers to see soon. */
+struct want_hook {
+	struct txn_hook hook;
+	struct pool *pool;
+};
+
+static void want_end(struct txn_hook *hook, uint64_t lsn)
+{
+	struct want_hook *want = (struct want_hook *)hook;
+
+	if (lsn)
+		atomic_store(&want->pool->root_wanted, true);
+	free(want);
+}
+
+static int root_want(struct txn *txn)
+{
+	struct want_hook *want = malloc(sizeof(*want));
+
+	if (!want)
+		return -ENOMEM;
+	*want = (struct want_hook){{.run = want_end}, txn_pool(txn)};
+	txn_on_end(txn, &want->hook);
+	return 0;
+}
+
 struct gone_hook {
 	struct txn_hook hook;
 	struct pool *pool;
@@ -458,6 +484,7 @@ static void volume_gone(struct txn_hook *hook, uint64_t lsn)
 	if (lsn) {
 		env_set_gone(gone->pool, gone->volume);
 		atomic_store(&gone->pool->images_known, false);
+		atomic_store(&gone->pool->root_wanted, true);
 	}
 	free(gone);
 }
@@ -563,6 +590,8 @@ int property_set(struct txn *txn, uint32_t volume, const char *name, const char 
 		rc = -ERANGE;
 	if (!rc && volume)
 		rc = volume_row_get(txn, volume, &row);
+	if (!rc)
+		rc = root_want(txn);
 	if (rc)
 		return rc;
 	return txn_put(txn, own(txn), key_bytes, (struct bytes){value, strlen(value)});
@@ -574,6 +603,8 @@ int property_delete(struct txn *txn, uint32_t volume, const char *name)
 	struct bytes key_bytes;
 	int rc = property_key(key, volume, name, &key_bytes);
 
+	if (!rc)
+		rc = root_want(txn);
 	return rc ? rc : txn_delete(txn, own(txn), key_bytes);
 }
 

@@ -4,10 +4,14 @@
  * one, and a view of the environment, and fills in holes and inline bytes at once; what lies in
  * extents is read from the pool under no lock. Extents may go away then (a truncate, a compaction):
  * a read that fails is begun again when the volume has taken extents away since it began.
+ *
+ * In a pool that another process owns, what is known may be old. A read that fails there, or would
+ * go by what has not been looked at for long, waits for a look at the newest root, once.
  */
 #include "volume/internal.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,6 +20,8 @@
 #define PARTS_FIRST 8u
 #define PARTS_MAX 4096u /* of one read; then it is short */
 #define TRIES_MAX 32u
+#define FOLLOW_OLD_NS \
+	(UINT64_C(30) * 1000 * 1000 * 1000) /* what was seen so long ago is not trusted */
 
 /* A read being mapped. Where it stands in the file it stands in the caller's memory. */
 struct mapping {
@@ -276,6 +282,18 @@ static bool extents_went(struct volume_read *read)
 	return atomic_load(&volume->generation) != read->generation;
 }
 
+static void looked(struct follow_wait *wait)
+{
+	start((struct volume_read *)((char *)wait - offsetof(struct volume_read, follow)));
+}
+
+static void start_behind_a_look(struct volume_read *read)
+{
+	read->followed = true;
+	read->follow.done = looked;
+	pool_follow_then(read->file->volume->pool, &read->follow);
+}
+
 /* A device that is late may still write to the memory that was given. */
 static void take_memory(struct volume_read *read, void *memory)
 {
@@ -296,6 +314,12 @@ static void parts_read(struct pool_read *pool_read)
 		free(read->parts);
 		read->parts = NULL;
 		start(read);
+		return;
+	}
+	if (pool_read->result == -EIO && !read->followed && pool_is_reader(file->volume->pool)) {
+		free(read->parts);
+		read->parts = NULL;
+		start_behind_a_look(read);
 		return;
 	}
 	if (pool_read->result)
@@ -347,10 +371,13 @@ void volume_read(struct volume_file *file, struct volume_read *read)
 	read->file = file;
 	read->parts = NULL;
 	read->tries = 0;
+	read->followed = false;
 	read->bytes = 0;
 	read->eof = false;
 	if (r)
 		finish(read, r);
+	else if (pool_follow_age(file->volume->pool) > FOLLOW_OLD_NS)
+		start_behind_a_look(read);
 	else
 		start(read);
 }
@@ -378,6 +405,10 @@ int volume_read_wait(struct volume_file *file, uint64_t offset, void *buffer, si
 	event_init(&event, file->volume->engine);
 	volume_read(file, &read);
 	r = event_wait(&event);
+	while (r == -EDEADLK && pool_follow_wanted(file->volume->pool)) {
+		pool_follow(file->volume->pool); /* a simulated world has no thread for it */
+		r = event_wait(&event);
+	}
 	*bytes = read.bytes;
 	*eof = read.eof;
 	return r;

@@ -247,6 +247,9 @@ static int open_found(struct volumes *volumes, const char *name, uint32_t id,
 	r = find_row(volumes, name, id, &row);
 	if (r == -ENOENT)
 		error_set(error, r, name ? name : number, "there is no such dataset or share");
+	if (!r && !row.sealed && pool_is_reader(volumes->pool))
+		r = error_set(error, -EROFS, row.name,
+			"a reader serves sealed datasets: ask the host that has the pool");
 	if (!r) {
 		r = open_row(volumes, &row, volume);
 		if (r)

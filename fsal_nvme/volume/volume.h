@@ -391,7 +391,9 @@ struct volume_read {
 	struct read_part *parts;
 	struct iovec renewed;
 	unsigned tries;
+	bool followed;
 	uint64_t generation;
+	struct follow_wait follow;
 	struct pool_read pool;
 };
 void volume_read(struct volume_file *file, struct volume_read *read);

@@ -80,6 +80,7 @@ static void moves_what_is_sealed(void **state)
 	assert_in_range(segments.moved, 4, FILES / 4);
 	assert_in_range(segments.places, 1, 3);
 	assert_int_equal(segments.count, FILES / 4 - segments.moved + segments.places);
+	assert_int_equal(pool_checkpoint(fixture.pool), 0); /* what it won is nobody's before */
 	after = use_now();
 	assert_int_equal(after.data, before.data);
 	assert_true(after.free >= before.free + 3 * SEGMENT);
