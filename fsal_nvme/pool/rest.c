@@ -4,8 +4,9 @@
  *
  *   named     what left the slot is durable, but the root on the devices is from before: a reader
  *             that looks finds the old place. Nobody gets the slot; a root is written for it
- *   resting   no root names it. Readers look every 10 s, so after a minute none goes by what it
- * was. Until then it is taken when nothing else is left free      as any other
+ *   resting   no root names it. Readers look every 10 s: after a minute none goes by what it was.
+ *             Until then it is taken when nothing else is left
+ *   free      as any other
  *
  * That a slot is never used while it is named keeps a reader that finds wrong bytes from finding
  * nothing right behind its next look; that it rests spares most of them the wrong bytes. So a full
