@@ -20,12 +20,15 @@ def test_mounts_leave_nothing_behind(rdma, service, client, share, request):
     assert before.regions == 0
 
 
-def test_a_network_that_is_gone_for_a_moment(rdma, mount, client):
+@pytest.mark.parametrize('machine', [0, 1], ids=['server', 'client'])
+@pytest.mark.parametrize('gone, back', [('lose', 'find'), ('cut', 'join')], ids=['lost', 'pulled'])
+def test_a_network_that_is_gone_for_a_moment(pair, rdma, mount, client, machine, gone, back):
+    """Packets are lost while the cable is in; or the cable is pulled, and both ends see it."""
     writer = Writer(client, mount('rdma'))
     writer.more(5)
-    client.lose('lan')
+    getattr(pair[machine], gone)('lan')
     time.sleep(2)
-    client.find('lan')
+    getattr(pair[machine], back)('lan')
     writer.more(10)
     writer.check()
 
