@@ -19,6 +19,7 @@ import threading
 import time
 
 from harness.host import Daemon, Timeout, command, logs, tail, wait_until
+from wire import Wire
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), '..', '..'))
 QEMU = 'qemu-system-x86_64'
@@ -286,6 +287,10 @@ class Machine:
     def find(self, network):
         """Lose nothing any more."""
         self.lab.find(self, network)
+
+    def wire(self, network):
+        """What goes over its cable of NETWORK: see wire.py."""
+        return Wire(self.lab.tap(self, network))
 
     def pull_drive(self, number):
         """Pull drive NUMBER out; returns when it is gone."""

@@ -64,6 +64,10 @@ class Service:
         """The end of what the server that runs has said."""
         return self.node.run(f'journalctl -q -o cat -n 200 _PID={self.pid()}')
 
+    def lines_logged(self):
+        """How many lines the server that runs has said."""
+        return int(self.node.run(f'journalctl -q -o cat _PID={self.pid()} | wc -l'))
+
     def create_share(self, name):
         self.verb(f'share create {POOL}/{name} --owner 0 --group 0 --mode 0777')
         self.verb(f"share set {POOL}/{name} 'nfs.clients=*:rw' nfs.squash=none")

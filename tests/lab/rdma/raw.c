@@ -12,7 +12,7 @@
  *   dump COUNT      prints "buffer HEX"
  *   receive         waits for a message: prints "message HEX", or "closed"
  *
- * Ends with its input. "refused" and exit 1 where there is no connection.
+ * Ends with its input. "refused" and exit 1 where the peer says no.
  */
 #include <errno.h>
 #include <poll.h>
@@ -86,6 +86,8 @@ static void connect_to(const char *address, const char *port)
 	for (unsigned i = 0; i < RECEIVES; i++)
 		post_receive(i);
 	if (rdma_connect(id, &param)) {
+		if (errno != ECONNREFUSED)
+			fail("connect");
 		printf("refused\n");
 		exit(1);
 	}

@@ -42,9 +42,14 @@ class Answer:
 class Raw:
     """A connection from CLIENT. Chunks lie in one buffer of 2 MiB: (offset, length) there."""
 
-    def __init__(self, client, address, port=20049):
+    def __init__(self, client, address, port=20049, wait=True):
         self.remote = client.spawn([PROGRAM, address, str(port)])
         self.lines = 1
+        if wait:
+            self.wait_until_connected()
+
+    def wait_until_connected(self):
+        """Or refused."""
         told = self.remote.wait_for_lines(1, TIMEOUT)[0].split()
         self.refused = told[0] == 'refused'
         if not self.refused:

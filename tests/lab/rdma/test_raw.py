@@ -5,10 +5,15 @@ import os
 
 import pytest
 
+from harness.host import wait_until
 from harness.wire import (
     PUTROOTFH, SIZE, getattr_, lookup, open_, read, results, u32, unchecked, write)
+from held import WORKERS
 from raw import ERR_CHUNK, ERR_VERS, ERROR, MESSAGE, NO_MESSAGE, Raw, RawSession
+from wire import READ_LAST, READ_ONLY, READ_REQUEST
 
+SLAB_KB = 8 * 1088  # by so much the server's memory for large data grows (appliance/ntirpc/rdma_memory.c)
+CONNECTION_KB = 1200  # 128 calls of two buffers of 4 KiB, and what the device takes
 NULL = u32(2, 100003, 4, 0, 0, 0, 0, 0)
 
 
@@ -188,12 +193,68 @@ def test_a_reply_is_replayed(session, file):
         assert answer.writes == [[900]] and session.connection.dump(900) == data
 
 
+def test_data_is_fetched_by_several_reads_at_once(session, file, pair):
+    """The more are under way, the less a WRITE waits for the network."""
+    reach, stateid = file
+    data = os.urandom(8 * 4096)
+    session.connection.fill(data)
+    whole = [next_sequence(session), *reach, write(stateid, 0, data), getattr_(SIZE)]
+    message = session.message(whole)
+    at = message.index(data)
+    header = session.connection.header(session.xid, reads=[(at, i * 4096, 4096) for i in range(8)])
+    with pair[0].wire('lan') as wire:
+        session.connection.send_bytes(header + message[:at] + message[at + len(data):])
+        assert results(session.connection.receive(), session.xid, whole)[-1] == len(data)
+    under_way = most = 0
+    for packet in wire.packets:
+        under_way += packet.operation == READ_REQUEST
+        under_way -= packet.operation in (READ_LAST, READ_ONLY)
+        most = max(most, under_way)
+    assert under_way == 0 and most == 8
+
+
+def test_a_connection_takes_little_memory(rdma, connect):
+    """What is large is the server's, not the connection's."""
+    wait_until(lambda: rdma.held().pairs == 0, 240, 'no connection is left', interval=1)
+    before = rdma.held()
+    made = [connect() for _ in range(8)]
+    assert all(answers(raw) for raw in made)
+    now = rdma.held()
+    assert now.pairs == before.pairs + 8
+    assert now.pinned - before.pinned <= SLAB_KB + 8 * CONNECTION_KB
+    assert now.threads <= before.threads + WORKERS
+
+
+def test_connections_that_come_together(rdma, service, raw_client):
+    """All are asked for before the first is answered."""
+    made = [Raw(raw_client, service.address, wait=False) for _ in range(8)]
+    for raw in made:
+        raw.wait_until_connected()
+    assert not any(raw.refused for raw in made) and all(answers(raw) for raw in made)
+    for raw in made:
+        raw.close()
+
+
+def test_connections_come_and_go_in_silence(rdma, service, connect):
+    before = service.lines_logged()
+    for _ in range(4):
+        raw = connect()
+        assert answers(raw)
+        raw.close()
+    assert service.lines_logged() - before <= 4
+
+
 @pytest.mark.long
 def test_no_more_connections_than_may_be(rdma, service, raw_client):
+    """One too many is told so at once; it may come when another has gone."""
+    wait_until(lambda: rdma.held().pairs == 0, 240, 'no connection is left', interval=1)
     made = [Raw(raw_client, service.address) for _ in range(64)]
     assert not any(raw.refused for raw in made)
     assert Raw(raw_client, service.address).refused
     made.pop().close()
+    wait_until(lambda: rdma.held().pairs < 64, 120, 'one has gone', interval=1)
+    made.append(Raw(raw_client, service.address))
+    assert not made[-1].refused
     for raw in made:
         raw.close()
     assert service.alive()
