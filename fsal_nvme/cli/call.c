@@ -237,6 +237,9 @@ static int check_writable(struct verb_call *call)
 
 	if (!writes || !pool_is_read_only(call->pool) || pool_failure(call->pool))
 		return 0;
+	if (pool_is_reader(call->pool))
+		return error_set(call->error, -EROFS, pool_name(call->pool),
+			"its reader changes nothing: ask the host that has the pool");
 	return error_set(call->error, -EROFS, pool_name(call->pool),
 		"the pool is read-only: too few of its devices are in use; `millrace pool status "
 		"%s` says which to attach",

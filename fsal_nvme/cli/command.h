@@ -19,6 +19,7 @@ struct command {
 	bool hint_help; /* the error is one of usage: point at --help */
 	bool degraded; /* of `status` */
 	bool answered; /* all that there was to print is printed */
+	bool reader; /* it is about the pool's reader on this host, not about its owner */
 };
 
 /* --- parse.c, help.c, complete.c --------------------------------------------------------- */
@@ -195,6 +196,6 @@ int systemd_check(struct command *command);
 int systemd_enable(struct command *command, const char *pool, const struct device_set *devices);
 /* Stops it and takes it away. -ENOENT: there is none. */
 int systemd_disable(struct command *command, const char *pool);
-bool systemd_has_unit(const char *pool);
+bool systemd_has_unit(const struct command *command, const char *pool);
 
 #endif

@@ -126,6 +126,18 @@ static int run_idle(struct command *command, const char *name, const struct verb
 
 /* --- either ------------------------------------------------------------------------------ */
 
+/* What does not change a pool may be asked of its reader, where this host has no owner. */
+static int connect_to_reader(struct command *c, const char *name, int *fd, struct error *error)
+{
+	bool before = c->reader;
+	int rc;
+
+	c->reader = true;
+	rc = client_connect(c, name, fd, error);
+	c->reader = before;
+	return rc;
+}
+
 int pool_verb(struct command *command, const struct verb *verb, const json_t *args, json_t *result,
 	struct error *error)
 {
@@ -136,6 +148,8 @@ int pool_verb(struct command *command, const struct verb *verb, const json_t *ar
 		return rc;
 	do {
 		rc = client_connect(command, name, &fd, error);
+		if (rc == -ENOENT && (verb->flags & VERB_LOOKS))
+			rc = connect_to_reader(command, name, &fd, error);
 		if (!rc)
 			return client_call(command, fd, name, verb, args, result, error);
 		if (rc == -ENOENT)

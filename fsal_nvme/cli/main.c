@@ -47,7 +47,13 @@ const char *command_state_dir(const struct command *command)
 
 const char *command_run_dir(const struct command *command)
 {
-	return common_text(command, "run-dir", RUN_DIR);
+	static char reader[4096];
+
+	if (!command->reader)
+		return common_text(command, "run-dir", RUN_DIR);
+	snprintf(
+		reader, sizeof(reader), "%.4000s/reader", common_text(command, "run-dir", RUN_DIR));
+	return reader;
 }
 
 const char *command_host(const struct command *command)

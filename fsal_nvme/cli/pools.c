@@ -451,14 +451,14 @@ static int forget(struct command *c)
 }
 
 /* Else systemd would try to serve it at each boot. */
-static void note_unit(const char *pool)
+static void note_unit(const struct command *c, const char *pool)
 {
 	struct reporter *reporter = terminal_reporter();
 	char text[300];
 
 	snprintf(text, sizeof(text),
 		"systemd serves %s at boot: `millrace serve %s --disable` ends that", pool, pool);
-	if (systemd_has_unit(pool))
+	if (systemd_has_unit(c, pool))
 		reporter->note(reporter, text);
 }
 
@@ -478,7 +478,7 @@ static int export(struct command *c)
 	}
 	if (!rc) {
 		cache_remove(c, held.name);
-		note_unit(held.name);
+		note_unit(c, held.name);
 		say(c, "Pool %s is exported: `millrace pool import %s` takes it, on any host.",
 			held.name, held.name);
 	}
@@ -505,7 +505,7 @@ int command_pool_destroy(struct command *c)
 	}
 	if (!rc) {
 		cache_remove(c, held.name);
-		note_unit(held.name);
+		note_unit(c, held.name);
 		say(c, "Pool %s is destroyed.", held.name);
 	}
 	let_go(&held);

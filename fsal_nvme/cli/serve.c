@@ -2,7 +2,8 @@
 /*
  * `serve`: find the pool, write the server's configuration, become the server (--foreground) or
  * start it and wait until its control socket answers, or let systemd do so (--enable); or, with
- * --stop and --disable, the reverse.
+ * --stop and --disable, the reverse. All of it is about the pool's owner on this host or, with
+ * --reader, about its reader, which has places of its own below the run directory.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -45,7 +46,10 @@ static int check_arguments(struct serving *s)
 	struct command *c = s->command;
 	const char *listen = json_string_value(json_object_get(c->args, "listen"));
 	uint8_t address[16];
-	int rc = object_split(
+	int rc;
+
+	c->reader = has(c, "reader");
+	rc = object_split(
 		json_string_value(json_object_get(c->args, "pool")), s->pool, NULL, &c->error);
 
 	if (rc)
@@ -53,6 +57,9 @@ static int check_arguments(struct serving *s)
 	if (has(c, "foreground") + has(c, "enable") + has(c, "stop") + has(c, "disable") > 1)
 		return error_set(&c->error, -EINVAL, "serve",
 			"only one of --foreground, --enable, --disable and --stop can be done");
+	if (has(c, "fenced") && c->reader)
+		return error_set(&c->error, -EINVAL, "serve",
+			"a reader takes the pool from nobody: --reader goes without --fenced");
 	if (has(c, "fenced") && (has(c, "enable") || has(c, "stop") || has(c, "disable")))
 		return error_set(&c->error, -EINVAL, "serve",
 			"--fenced tells of one start: a unit would tell of each");
@@ -62,8 +69,11 @@ static int check_arguments(struct serving *s)
 	return 0;
 }
 
+/* A reader is in nobody's way. */
 static int check_owner(struct command *c, const struct pool_summary *s)
 {
+	if (c->reader)
+		return 0;
 	if (s->exported)
 		return error_set(&c->error, -EBUSY, s->name,
 			"it is exported: `millrace pool import %s` takes it", s->name);
@@ -85,6 +95,7 @@ static int check_devices(struct command *c, const struct found_pool *found)
 	if (rc)
 		return rc;
 	open_options_fill(c, found, &options);
+	options.reader = c->reader;
 	return pool_may_open(engine, &options, &c->error);
 }
 
@@ -366,7 +377,7 @@ static int stop(struct serving *s)
 		close(process);
 	if (!rc)
 		put_text(c->result, "message",
-			systemd_has_unit(s->pool)
+			systemd_has_unit(c, s->pool)
 				? "The server has stopped. At the next boot systemd starts it "
 				  "again, unless it is told --disable."
 				: "The server has stopped.");
@@ -386,8 +397,8 @@ static int serve(struct serving *s)
 	if (pool_is_served(c, s->pool))
 		return error_set(&c->error, -EBUSY, s->pool, ALREADY_SERVED, s->pool);
 	rc = has(c, "enable") ? enable(s) : start(s, has(c, "foreground"));
-	snprintf(text, sizeof(text), "Pool %s is served: its volumes are exported as /%s/NAME.",
-		s->pool, s->pool);
+	snprintf(text, sizeof(text), "Pool %s is served: its %s are exported as /%s/NAME.", s->pool,
+		c->reader ? "datasets" : "volumes", s->pool);
 	if (!rc)
 		put_text(c->result, "message", text);
 	return rc;

@@ -137,13 +137,18 @@ static void print_nfs4(FILE *file, const struct command *c, const struct pool_su
 	const json_t *given = json_object_get(c->args, "lease");
 	long long lease = given ? (long long)json_integer_value(given) : LEASE;
 	json_t *uuid = json_uuid(summary->uuid);
+	char name[300];
 
 	fprintf(file,
 		"NFSv4 {\n\tMinor_Versions = 1, 2;\n\tLease_Lifetime = %lld;\n"
 		"\tGrace_Period = %lld;\n\tOnly_Numeric_Owners = true;\n"
-		"\tDelegations = false;\n"
-		"\tServer_Owner = \"%s\";\n\tServer_Scope = \"%s\";\n}\n",
-		lease, lease + lease / 2, json_string_value(uuid), json_string_value(uuid));
+		"\tDelegations = false;\n\tGraceless = %s;\n",
+		lease, lease + lease / 2, c->reader ? "true" : "false");
+	/* A client that took a reader and the owner for one server would send either the other's
+	 * requests. */
+	snprintf(name, sizeof(name), "%s%s%.200s", json_string_value(uuid),
+		c->reader ? "-reader-" : "", c->reader ? command_host(c) : "");
+	fprintf(file, "\tServer_Owner = \"%s\";\n\tServer_Scope = \"%s\";\n}\n", name, name);
 	json_decref(uuid);
 }
 
@@ -161,8 +166,10 @@ static void print_module(FILE *file, const struct command *c, const char *pool, 
 {
 	fprintf(file,
 		"NVME {\n\tpool = \"%s\";\n\tdevices = \"%s\";\n"
-		"\trun_dir = \"%s\";\n\thost = \"%s\";\n\tscratch_dir = \"%s\";\n",
-		pool, devices, command_run_dir(c), command_host(c), command_scratch_dir(c));
+		"\trun_dir = \"%s\";\n\thost = \"%s\";\n\tscratch_dir = \"%s\";\n"
+		"\treader = %s;\n",
+		pool, devices, command_run_dir(c), command_host(c), command_scratch_dir(c),
+		c->reader ? "true" : "false");
 	if (json_object_get(c->args, "fenced"))
 		fprintf(file, "\tforce = true;\n\tfenced = true;\n");
 	fprintf(file, "}\n");
@@ -178,8 +185,8 @@ static int write_config(struct command *c, const struct found_pool *found,
 	if (!file)
 		return error_set(
 			&c->error, -errno, path, "it cannot be written: %s", strerror(errno));
-	fprintf(file, "# Written by `millrace serve %s` each time it starts.\n",
-		found->summary.name);
+	fprintf(file, "# Written by `millrace serve %s%s` each time it starts.\n",
+		found->summary.name, c->reader ? " --reader" : "");
 	print_core(file, c, place);
 	print_nfs4(file, c, &found->summary);
 	print_rest(file);

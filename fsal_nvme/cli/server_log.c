@@ -11,7 +11,8 @@
 
 void server_log_path(const struct command *command, const char *pool, char path[4096])
 {
-	snprintf(path, 4096, "%.3900s/log/%s.log", command_state_dir(command), pool);
+	snprintf(path, 4096, "%.3900s/log/%s%s.log", command_state_dir(command), pool,
+		command->reader ? "@reader" : "");
 }
 
 void server_log_hint(const struct command *command, const char *pool, char *text, size_t size)
@@ -19,8 +20,9 @@ void server_log_hint(const struct command *command, const char *pool, char *text
 	char path[4096];
 
 	server_log_path(command, pool, path);
-	if (systemd_has_unit(pool))
-		snprintf(text, size, "see `journalctl -u millrace-%s`", pool);
+	if (systemd_has_unit(command, pool))
+		snprintf(text, size, "see `journalctl -u millrace-%s%s`",
+			command->reader ? "reader@" : "", pool);
 	else
 		snprintf(text, size, "see its log, %s", path);
 }

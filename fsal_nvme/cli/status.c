@@ -64,7 +64,7 @@ static void refine_state(const struct command *c, json_t *pool)
 {
 	const char *state = text_of(pool, "state"), *owner = text_of(pool, "owner");
 
-	if (!strcmp(state, "served") || !strcmp(state, "exported"))
+	if (!strcmp(state, "served") || !strcmp(state, "exported") || !strcmp(state, "reader"))
 		return;
 	if (*owner && strcmp(owner, command_host(c)))
 		put_text(pool, "state", "other host");
@@ -154,7 +154,7 @@ static void advise_log(const struct command *c, json_t *pool)
 
 	server_log_path(c, name, path);
 	if (strcmp(text_of(pool, "health"), "failed") ||
-		(!systemd_has_unit(name) && access(path, R_OK)))
+		(!systemd_has_unit(c, name) && access(path, R_OK)))
 		return;
 	server_log_hint(c, name, hint, sizeof(hint));
 	advice_add(json_object_get(pool, "advice"), "its server has logged why", hint);

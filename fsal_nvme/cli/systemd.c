@@ -81,7 +81,7 @@ static void print_command(FILE *file, const struct command *c, const char *pool)
 	program[length > 0 ? length : 0] = 0;
 	fprintf(file, "ExecStart=");
 	print_word(file, program);
-	fprintf(file, " serve --foreground");
+	fprintf(file, " serve --foreground%s", c->reader ? " --reader" : "");
 	for (unsigned i = 0; i < 3; i++)
 		print_option(file, own[i], json_object_get(c->args, own[i]));
 	for (unsigned i = 0; i < 3; i++)
@@ -146,10 +146,10 @@ static void print_unit(
 	const json_t *wait = json_object_get(c->args, "wait");
 
 	fprintf(file,
-		"# Written by `millrace serve %s --enable`; --disable takes it away.\n[Unit]\n"
-		"Description=Millrace pool %s\nDocumentation=man:millrace(8)\n"
+		"# Written by `millrace serve %s%s --enable`; --disable takes it away.\n[Unit]\n"
+		"Description=Millrace pool %s%s\nDocumentation=man:millrace(8)\n"
 		"Wants=network-online.target\nAfter=network-online.target\n",
-		pool, pool);
+		pool, c->reader ? " --reader" : "", pool, c->reader ? ", reader" : "");
 	print_mount_of(file, command_state_dir(c));
 	print_devices(file, devices);
 	/* Devices may come late, or be put back: it is tried for ever. */
@@ -186,9 +186,9 @@ struct step {
 	bool unit; /* it is about the unit */
 };
 
-static void name_unit(const char *pool, char unit[128], char path[4096])
+static void name_unit(const struct command *c, const char *pool, char unit[128], char path[4096])
 {
-	snprintf(unit, 128, "millrace-%s.service", pool);
+	snprintf(unit, 128, "millrace-%s%s.service", c->reader ? "reader@" : "", pool);
 	snprintf(path, 4096, UNITS "/%s", unit);
 }
 
@@ -216,11 +216,11 @@ int systemd_check(struct command *c)
 		"serve POOL --foreground`");
 }
 
-bool systemd_has_unit(const char *pool)
+bool systemd_has_unit(const struct command *c, const char *pool)
 {
 	char unit[128], path[4096];
 
-	name_unit(pool, unit, path);
+	name_unit(c, pool, unit, path);
 	return !access(path, F_OK);
 }
 
@@ -231,7 +231,7 @@ int systemd_enable(struct command *c, const char *pool, const struct device_set 
 	char unit[128], path[4096];
 	int rc;
 
-	name_unit(pool, unit, path);
+	name_unit(c, pool, unit, path);
 	rc = write_unit(c, path, pool, devices);
 	return rc ? rc : run_steps(c, unit, steps, 3);
 }
@@ -243,7 +243,7 @@ int systemd_disable(struct command *c, const char *pool)
 	char unit[128], path[4096];
 	int rc;
 
-	name_unit(pool, unit, path);
+	name_unit(c, pool, unit, path);
 	if (access(path, F_OK))
 		return error_set(&c->error, -ENOENT, pool,
 			"systemd does not serve it: there is no %s", path);

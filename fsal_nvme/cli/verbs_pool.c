@@ -153,7 +153,8 @@ int verb_pool_status(struct verb_call *call)
 	pool_status(call->pool, status);
 	pool = pool_status_json(status);
 	put_text(pool, "state",
-		call->host                 ? "served"
+		status->reader             ? "reader"
+		: call->host               ? "served"
 		: status->summary.exported ? "exported"
 		: status->summary.open     ? "not closed"
 					   : "idle");

@@ -109,7 +109,9 @@ static int export_text(const struct volume_row *row, char **text, struct error *
 
 static bool is_exported(const struct volume_row *row)
 {
-	return !row->destroying && (row->kind == VOLUME_SHARE || row->sealed);
+	bool share = row->kind == VOLUME_SHARE && !pool_is_reader(nvme.pool);
+
+	return !row->destroying && (share || row->sealed);
 }
 
 /* Ganesha has it already, and would log that there are errors in what is added again. */

@@ -52,7 +52,7 @@ struct nvme_options {
 	char *host; /* NULL: the host's name */
 	char *run_dir; /* of the lock and the control socket */
 	char *scratch_dir; /* NULL: the pool's default */
-	bool force, fenced, owner_dead; /* as in struct pool_open_options */
+	bool force, fenced, owner_dead, reader; /* as in struct pool_open_options */
 	uint64_t row_memory, page_cache, metadata_limit, buffer_memory; /* bytes; 0: the default */
 	uint32_t streams; /* 0: the default */
 	uint32_t drain_seconds;
@@ -82,6 +82,12 @@ void log_start(void);
  */
 
 extern struct nfs4_recovery_backend recovery_in_pool;
+
+/* --- follow.c: a reader's exports are those of the newest root ----------------------------------
+ */
+
+void follow_start(void);
+void follow_stop(void);
 
 /* --- watch.c: against serving what another host owns --------------------------------------- */
 

@@ -81,13 +81,15 @@ void write_verifier(uint64_t losses, verifier4 verifier)
 }
 
 /* The epoch counts openings of this pool; another pool's, served here before, must not look the
- * same to a client. */
+ * same to a client. A reader's do not count: it has the time instead. */
 static void set_identity(void)
 {
 	verifier4 verifier;
 	uint32_t salt;
 
 	memcpy(&salt, pool_uuid(nvme.pool) + 4, sizeof(salt));
+	if (pool_is_reader(nvme.pool))
+		salt += (uint32_t)(engine_time(nvme.engine) / 1000000000);
 	write_verifier(0, verifier);
 	server_set_identity(salt + (uint32_t)pool_epoch(nvme.pool), verifier);
 }
@@ -154,9 +156,11 @@ static void serving(void)
 	if (start_control(&error))
 		log_problem("no control socket", &error);
 	error_clear(&error);
-	if (compaction_start(nvme.pool, nvme.volumes, &error))
+	if (!pool_is_reader(nvme.pool) && compaction_start(nvme.pool, nvme.volumes, &error))
 		log_problem("no compaction", &error);
 	watch_start();
+	if (pool_is_reader(nvme.pool))
+		follow_start();
 	notify_manager("READY=1");
 }
 
@@ -184,6 +188,7 @@ static int shutdown_(bool drained)
 	bool quiet = !control_stop(nvme.control, CONTROL_SECONDS) && drained;
 
 	watch_stop();
+	follow_stop();
 	if (quiet)
 		return close_pool();
 	LogCrit(COMPONENT_FSAL, "pool %s is left open: it is still in use", pool_name(nvme.pool));
@@ -212,6 +217,7 @@ static struct config_item option_items[] = {
 	CONF_ITEM_BOOL("force", false, nvme_options, force),
 	CONF_ITEM_BOOL("fenced", false, nvme_options, fenced),
 	CONF_ITEM_BOOL("owner_dead", false, nvme_options, owner_dead),
+	CONF_ITEM_BOOL("reader", false, nvme_options, reader),
 	OPTION_SIZE(row_memory),
 	OPTION_SIZE(page_cache),
 	OPTION_SIZE(metadata_limit),
@@ -260,6 +266,7 @@ static int open_pool(struct error *error)
 		.force = o->force,
 		.fenced = o->fenced,
 		.owner_dead = o->owner_dead,
+		.reader = o->reader,
 		.row_memory = o->row_memory,
 		.page_cache = o->page_cache,
 		.metadata_limit = o->metadata_limit,

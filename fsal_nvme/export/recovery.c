@@ -30,8 +30,11 @@ static void read_records(
 {
 	struct client_row row = {0};
 	struct txn *view = NULL;
-	int r = view_begin(pool_env(nvme.pool), &view);
+	int r;
 
+	if (pool_is_reader(nvme.pool))
+		return; /* they are the owner's */
+	r = view_begin(pool_env(nvme.pool), &view);
 	while (!r) {
 		r = client_next(view, &row);
 		if (!r) {

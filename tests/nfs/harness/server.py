@@ -161,7 +161,10 @@ class Server:
     def answers_command(self):
         """Whether its control socket takes connections: until then the pool seems not to be served."""
         with socket.socket(socket.AF_UNIX) as probe:
-            return probe.connect_ex(os.path.join(self.pool.run_dir, f'{self.pool.name}.sock')) == 0
+            return probe.connect_ex(self.socket_path()) == 0
+
+    def socket_path(self):
+        return os.path.join(self.pool.run_dir, f'{self.pool.name}.sock')
 
     def alive(self):
         return self._daemon is not None and self._daemon.alive()
