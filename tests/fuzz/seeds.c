@@ -583,6 +583,7 @@ static void seed_property(void)
 	save("property", "squash", "\2nfs.squash=all", 15);
 	save("property", "sec", "\2nfs.sec=sys", 12);
 	save("property", "cache", "\0cache.size=512MiB", 18);
+	save("property", "hedge", "\0read.hedge=250ms", 17);
 	save("property", "quota", "\1quota=10240M", 14);
 	save("property", "own", "\0team:owner=ml", 14);
 	save("property", "refused", "\0nfs.squash=all", 15);

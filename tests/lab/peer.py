@@ -31,7 +31,7 @@ class Peer(Guest):
         """Part them, make the RAID and its file system; returns the parts that are left for a pool."""
         paths = [drive.path for drive in self.drives]
         for path in paths:
-            self.run(f"printf ',50%%\\n,\\n' | sfdisk -q -X gpt {path}", timeout=300)
+            self.run(['sfdisk', '-q', '-X', 'gpt', path], input=f',{DRIVE_BYTES >> 21}M\n,\n'.encode(), timeout=300)
         self.run('udevadm settle')
         raid = ' '.join(f'{path}-part2' for path in paths)
         self.run(f'mdadm --create /dev/md0 --run --level=6 --raid-devices={DRIVES} --chunk=128K --assume-clean {raid} '
@@ -91,11 +91,11 @@ class Knfsd(Server):
 VFS = '''
 NFS_CORE_PARAM {{
     Plugins_Dir = "{plugins}"; NFS_Protocols = 4, nfsrdma; NFS_Port = 2051; NFS_RDMA_Port = 20051;
-    NFS_RDMA_Protocol_Versions = 4.1, 4.2; Bind_Addr = {address}; Enable_NLM = false; Enable_RQUOTA = false;
-    Enable_UDP = false; allow_set_io_flusher_fail = true; RPC_Ioq_ThrdMax = 16;
+    NFS_RDMA_Protocol_Versions = 4.1, 4.2; Bind_Addr = {address}; Enable_UDP = false;
+    allow_set_io_flusher_fail = true; RPC_Ioq_ThrdMax = 16;
     MaxRPCSendBufferSize = 2097152; MaxRPCRecvBufferSize = 2097152;
 }}
-NFSv4 {{ Minor_Versions = 1, 2; Grace_Period = 5; Lease_Lifetime = 20; Only_Numeric_Owners = true;
+NFSv4 {{ Minor_Versions = 1, 2; Grace_Period = 15; Lease_Lifetime = 10; Only_Numeric_Owners = true;
          Delegations = false; RecoveryRoot = "/tmp/vfs"; Server_Owner = "vfs"; Server_Scope = "vfs"; }}
 NFS_KRB5 {{ Active_krb5 = false; }}
 DIRECTORY_SERVICES {{ Idmapping_Active = false; }}
