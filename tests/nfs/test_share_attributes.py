@@ -132,8 +132,9 @@ def test_statfs_counts_what_is_written_and_removed(share):
     share.call(write)
     assert share.call(space) <= before - (32 << 20)
     share.client.run(['rm', f'{share.path}/file'])
-    # whole segments come back, by and by; what is left is room for the next ones
-    wait_until(lambda: share.call(space) > before - (8 << 20), 60, 'the space is free again')
+    # Whole segments come back, by and by. Some stay as room for the next ones, and for the images of a
+    # volume that is there: two of 4 MiB each, seen from before the first root that names it.
+    wait_until(lambda: share.call(space) > before - (16 << 20), 60, 'the space is free again')
 
 
 def test_statfs_counts_files(share):
