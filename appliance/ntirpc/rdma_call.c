@@ -149,11 +149,18 @@ struct rdma_posting {
 	struct chain chain;
 };
 
-static __thread bool other_credentials;
+/* A thread that a worker starts has the worker's credentials: none but the device's is sure. */
+static bool other_credentials;
 
 void rpc_rdma_credentials_change(void)
 {
-	other_credentials = true;
+	__atomic_store_n(&other_credentials, true, __ATOMIC_RELAXED);
+}
+
+static bool may_post(const struct rdma_device *device)
+{
+	return !__atomic_load_n(&other_credentials, __ATOMIC_RELAXED) ||
+	       pthread_equal(pthread_self(), device->thread);
 }
 
 static void post_later(struct rdma_call *call, const struct chain *chain)
@@ -193,7 +200,7 @@ static bool chain_post(struct rdma_call *call, struct chain *chain, int what)
 	last->wr_id = about(call, what);
 	last->send_flags = IBV_SEND_SIGNALED;
 	atomic_inc_int32_t(&call->references);
-	if (!other_credentials)
+	if (may_post(call->connection->device))
 		return chain_post_now(call, chain);
 	post_later(call, chain);
 	return true;
