@@ -268,7 +268,8 @@ int pool_properties_apply(struct pool *pool, struct error *error)
 	if (!rc)
 		rc = read_hedge_parse(hedge, &ns);
 	if (rc)
-		return error_set(error, rc, "read.hedge", "it cannot be read: %s", strerror(-rc));
+		return error_set(error, rc, pool_name(pool), "its properties cannot be read: %s",
+			strerror(-rc));
 	pool_set_read_hedge(pool, ns);
 	rc = apply_cache_size(pool, cache);
 	return rc ? error_set(error, rc, "cache.size",

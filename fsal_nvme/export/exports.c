@@ -159,7 +159,7 @@ int export_withdraw(const struct volume_row *row, struct error *error)
 	return 0;
 }
 
-static int next_row(uint32_t id, struct volume_row *row)
+int exports_next(uint32_t id, struct volume_row *row)
 {
 	struct txn *view;
 	int r = view_begin(pool_env(nvme.pool), &view);
@@ -177,7 +177,7 @@ int exports_add_all(void)
 	struct error error;
 	int r;
 
-	while (!(r = next_row(row.id + 1, &row))) {
+	while (!(r = exports_next(row.id + 1, &row))) {
 		error_clear(&error);
 		if (export_refresh(&row, &error))
 			LogCrit(COMPONENT_FSAL, "volume %s: %s", error.object, error.message);

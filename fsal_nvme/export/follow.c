@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
- * A reader's exports. The pool follows roots by itself; a thread here looks each second whether it
+ * A reader's exports. The pool follows roots by itself; the watch looks here each second whether it
  * has loaded another one, and makes the exports what that says: new datasets come, changed
  * properties count, those that were destroyed go. Objects that clients still have of them answer
  * until the cache lets go of them, as far as their bytes are there.
@@ -8,7 +8,7 @@
 #include "export/internal.h"
 
 #include <errno.h>
-#include <time.h>
+#include <string.h>
 
 #include "server_module.h"
 
@@ -21,23 +21,9 @@ struct shown {
 	bool found;
 };
 
-static pthread_t thread;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
-static bool running; /* lock */
-static struct shown *first; /* the thread's */
-
-static int next_row(uint32_t id, struct volume_row *row)
-{
-	struct txn *view;
-	int r = view_begin(pool_env(nvme.pool), &view);
-
-	if (!r) {
-		r = volume_row_next(view, id, row);
-		txn_abort(view);
-	}
-	return r;
-}
+/* All of this is the thread's that looks. */
+static struct shown *first;
+static uint64_t seen; /* roots */
 
 static void note_shown(const struct volume_row *row)
 {
@@ -83,63 +69,26 @@ static void hide_gone(void)
 	}
 }
 
+/* Where not all could be seen none is taken away. */
 static void show_all(void)
 {
 	struct volume_row row = {.id = 0};
+	int r;
 
-	while (!next_row(row.id + 1, &row))
+	while (!(r = exports_next(row.id + 1, &row)))
 		show(&row);
-	hide_gone();
+	if (r == -ENOENT)
+		hide_gone();
+	else
+		LogCrit(COMPONENT_FSAL, "pool %s: its datasets cannot be listed: %s",
+			pool_name(nvme.pool), strerror(-r));
 }
 
-/* Under the lock. */
-static void wait_second(void)
+void follow_look(void)
 {
-	struct timespec until;
+	uint64_t now = pool_follow_count(nvme.pool);
 
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec++;
-	pthread_cond_timedwait(&wake, &lock, &until);
-}
-
-static void *follow(void *data)
-{
-	uint64_t seen = 0, now;
-
-	SetNameFunction("nvme_follow");
-	PTHREAD_MUTEX_lock(&lock);
-	while (running) {
-		now = pool_follow_count(nvme.pool);
-		PTHREAD_MUTEX_unlock(&lock);
-		if (now != seen)
-			show_all();
-		seen = now;
-		PTHREAD_MUTEX_lock(&lock);
-		if (running)
-			wait_second();
-	}
-	PTHREAD_MUTEX_unlock(&lock);
-	return NULL;
-}
-
-void follow_start(void)
-{
-	running = true;
-	if (pthread_create(&thread, NULL, follow, NULL)) {
-		running = false;
-		LogCrit(COMPONENT_FSAL, "new datasets will not be seen: no thread follows them");
-	}
-}
-
-void follow_stop(void)
-{
-	bool was;
-
-	PTHREAD_MUTEX_lock(&lock);
-	was = running;
-	running = false;
-	pthread_cond_signal(&wake);
-	PTHREAD_MUTEX_unlock(&lock);
-	if (was)
-		pthread_join(thread, NULL);
+	if (now != seen)
+		show_all();
+	seen = now;
 }

@@ -86,10 +86,9 @@ extern struct nfs4_recovery_backend recovery_in_pool;
 /* --- follow.c: a reader's exports are those of the newest root ----------------------------------
  */
 
-void follow_start(void);
-void follow_stop(void);
+void follow_look(void);
 
-/* --- watch.c: against serving what another host owns --------------------------------------- */
+/* --- watch.c: against serving what another host owns, and for what a reader has to follow ---- */
 
 void watch_start(void);
 void watch_stop(void);
@@ -125,6 +124,8 @@ void served_freeze(void);
 
 /* All volumes that are to be exported. One that cannot be is logged and left out. */
 int exports_add_all(void);
+/* The first volume whose id is not less. -ENOENT: there is none. */
+int exports_next(uint32_t id, struct volume_row *row);
 /* For a new volume, a dataset that was sealed, changed properties; there may be an export already.
  * A dataset that is not sealed has none. */
 int export_refresh(const struct volume_row *row, struct error *error);

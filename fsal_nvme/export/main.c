@@ -159,8 +159,6 @@ static void serving(void)
 	if (!pool_is_reader(nvme.pool) && compaction_start(nvme.pool, nvme.volumes, &error))
 		log_problem("no compaction", &error);
 	watch_start();
-	if (pool_is_reader(nvme.pool))
-		follow_start();
 	notify_manager("READY=1");
 }
 
@@ -188,7 +186,6 @@ static int shutdown_(bool drained)
 	bool quiet = !control_stop(nvme.control, CONTROL_SECONDS) && drained;
 
 	watch_stop();
-	follow_stop();
 	if (quiet)
 		return close_pool();
 	LogCrit(COMPONENT_FSAL, "pool %s is left open: it is still in use", pool_name(nvme.pool));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
- * The watch: a server whose pool another host has taken over knows no truth any more. It ends
- * without touching anything; its clients find the new owner at the service's address.
+ * The watch, a thread that looks each second. A server whose pool another host has taken over knows
+ * no truth any more: it ends without touching anything; its clients find the new owner at the
+ * service's address. A reader follows what has changed.
  */
 #include "export/internal.h"
 
@@ -25,17 +26,27 @@ static void wait_second(void)
 	pthread_cond_timedwait(&wake, &lock, &until);
 }
 
+static void look(void)
+{
+	if (pool_failure(nvme.pool) == -ESTALE) {
+		LogCrit(COMPONENT_FSAL, "pool %s belongs to another host now: ending",
+			pool_name(nvme.pool));
+		_exit(TAKEN_STATUS);
+	}
+	if (pool_is_reader(nvme.pool))
+		follow_look();
+}
+
 static void *watch(void *data)
 {
 	SetNameFunction("nvme_watch");
 	PTHREAD_MUTEX_lock(&lock);
 	while (running) {
-		if (pool_failure(nvme.pool) == -ESTALE) {
-			LogCrit(COMPONENT_FSAL, "pool %s belongs to another host now: ending",
-				pool_name(nvme.pool));
-			_exit(TAKEN_STATUS);
-		}
-		wait_second();
+		PTHREAD_MUTEX_unlock(&lock);
+		look();
+		PTHREAD_MUTEX_lock(&lock);
+		if (running)
+			wait_second();
 	}
 	PTHREAD_MUTEX_unlock(&lock);
 	return NULL;
@@ -46,7 +57,8 @@ void watch_start(void)
 	running = true;
 	if (pthread_create(&thread, NULL, watch, NULL)) {
 		running = false;
-		LogCrit(COMPONENT_FSAL, "nobody watches who owns the pool");
+		LogCrit(COMPONENT_FSAL,
+			"nobody watches who owns the pool, nor what a reader has to follow");
 	}
 }
 

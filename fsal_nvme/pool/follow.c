@@ -260,18 +260,11 @@ static int show_segment(struct pool *pool, struct txn *view, const struct segmen
 	return rc;
 }
 
-static int take_row(struct pool *pool, struct txn *view, struct bytes value, uint64_t *id)
+static int take_row(struct pool *pool, struct txn *view, const struct segment_row *row)
 {
-	struct reader r = reader_on(value.data, value.length);
-	struct segment_row row;
-	int rc = segment_row_decode(&row, &r);
+	int rc = row->state == SEGMENT_MOVED ? 0 : place_take(pool, row);
 
-	if (rc)
-		return rc;
-	*id = row.id;
-	if (row.state != SEGMENT_MOVED)
-		rc = place_take(pool, &row);
-	return rc || !is_shown(&row) ? rc : show_segment(pool, view, &row);
+	return rc || !is_shown(row) ? rc : show_segment(pool, view, row);
 }
 
 static void empty_slots(struct pool *pool)
@@ -288,38 +281,25 @@ static void empty_slots(struct pool *pool)
 
 static int take_segments(struct pool *pool, struct txn *view)
 {
-	uint8_t key[9] = {KEY_SEGMENT};
-	struct bytes found, value;
-	uint64_t id = 0;
-	int rc = 0;
+	struct segment_row row;
+	uint64_t next = 0;
+	int rc;
 
 	empty_slots(pool);
-	while (!rc) {
-		struct writer w = writer_on(key + 1, 8);
-
-		put_be64(&w, id);
-		rc = txn_seek(view, pool->env, (struct bytes){key, sizeof(key)}, &found, &value);
-		if (rc || found.length != 9 || *(const uint8_t *)found.data != KEY_SEGMENT)
-			return rc == -ENOENT ? 0 : rc;
-		rc = take_row(pool, view, value, &id);
-		id++;
+	while (!(rc = segment_row_next(pool, view, next, &row))) {
+		rc = take_row(pool, view, &row);
+		if (rc)
+			return rc;
+		next = row.id + 1;
 	}
-	return rc;
+	return rc == -ENOENT ? 0 : rc;
 }
 
 static bool is_gone(struct pool *pool, struct txn *view, const struct segment *s)
 {
-	uint8_t key[9] = {KEY_SEGMENT};
-	struct writer w = writer_on(key + 1, 8);
 	struct segment_row row;
-	struct bytes value;
-	struct reader r;
 
-	put_be64(&w, s->id);
-	if (txn_get(view, pool->env, (struct bytes){key, sizeof(key)}, &value))
-		return true;
-	r = reader_on(value.data, value.length);
-	return segment_row_decode(&row, &r) || !is_shown(&row);
+	return segment_row_next(pool, view, s->id, &row) || row.id != s->id || !is_shown(&row);
 }
 
 static int drop_segments(struct pool *pool, struct txn *view)

@@ -186,6 +186,8 @@ struct segment *segment_prepare(
 void segment_replace(struct segment *old, struct segment *fresh, uint64_t lsn);
 /* Gives a moved one its runs, while the table is loaded. */
 void segment_set_remap(struct segment *segment, struct remap *remap);
+/* The row of the first segment whose id is not less. -ENOENT: there is none. */
+int segment_row_next(struct pool *pool, struct txn *view, uint64_t id, struct segment_row *row);
 /* Bytes of a row's checksums. */
 static inline uint32_t segment_row_sums(const struct segment *s)
 {

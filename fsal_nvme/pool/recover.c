@@ -83,31 +83,21 @@ static int add_segment(struct pool *pool, struct txn *view, struct segment_row *
 
 static int add_all(struct pool *pool, struct txn *view)
 {
-	uint8_t key[9] = {KEY_SEGMENT};
-	struct bytes found, value;
+	struct segment_row row;
 	uint64_t next = 0;
 	int rc;
 
-	for (;;) {
-		struct writer w = writer_on(key + 1, 8);
-		struct segment_row row;
-		struct reader r;
-
-		put_be64(&w, next);
-		rc = txn_seek(view, pool->env, (struct bytes){key, sizeof(key)}, &found, &value);
-		if (rc || found.length != 9 || *(const uint8_t *)found.data != KEY_SEGMENT)
-			return rc == -ENOENT ? 0 : rc;
-		r = reader_on(value.data, value.length);
-		rc = segment_row_decode(&row, &r);
-		if (!rc)
-			rc = add_segment(pool, view, &row);
-		if (rc) {
-			log_error("pool %s: the row of segment %llx is wrong: %s", pool->label.name,
-				(unsigned long long)row.id, strerror(-rc));
-			return rc;
-		}
+	while (!(rc = segment_row_next(pool, view, next, &row))) {
 		next = row.id + 1;
+		rc = add_segment(pool, view, &row);
+		if (rc)
+			break;
 	}
+	if (rc == -ENOENT)
+		return 0;
+	log_error("pool %s: a row of segments, the one of %llx or behind it, is wrong: %s",
+		pool->label.name, (unsigned long long)(next ? next - 1 : 0), strerror(-rc));
+	return rc;
 }
 
 int recover_table(struct pool *pool)

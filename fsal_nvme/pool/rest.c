@@ -166,30 +166,20 @@ static bool is_sealed(struct txn *view, struct sealed *last, uint32_t volume)
 
 static int find_all(struct pool *pool, struct txn *view)
 {
-	uint8_t key[9] = {KEY_SEGMENT};
 	struct sealed last = {0};
-	struct bytes found, value;
-	uint64_t next = 0;
+	struct segment_row row = {0};
 	int rc;
 
-	for (;;) {
-		struct writer w = writer_on(key + 1, 8);
-		struct segment_row row;
-		struct reader r;
-
-		put_be64(&w, next);
-		rc = txn_seek(view, pool->env, (struct bytes){key, sizeof(key)}, &found, &value);
-		if (rc || found.length != 9 || *(const uint8_t *)found.data != KEY_SEGMENT)
-			return rc == -ENOENT ? 0 : rc;
-		r = reader_on(value.data, value.length);
-		rc = segment_row_decode(&row, &r);
-		next = row.id + 1;
-		if (!rc && row.purpose == PURPOSE_DATA && row.state != SEGMENT_RESERVED &&
-			is_sealed(view, &last, row.volume))
-			rc = mark_found(pool, &row);
+	for (uint64_t next = 0; !(rc = segment_row_next(pool, view, next, &row));
+		next = row.id + 1) {
+		if (row.purpose != PURPOSE_DATA || row.state == SEGMENT_RESERVED ||
+			!is_sealed(view, &last, row.volume))
+			continue;
+		rc = mark_found(pool, &row);
 		if (rc)
 			return rc;
 	}
+	return rc == -ENOENT ? 0 : rc;
 }
 
 int rest_find(struct pool *pool)

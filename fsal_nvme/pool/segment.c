@@ -323,6 +323,26 @@ int segment_record(struct txn *txn, struct segment *segment)
 		(struct bytes){value, (size_t)(w.at - value)});
 }
 
+int segment_row_next(struct pool *pool, struct txn *view, uint64_t id, struct segment_row *row)
+{
+	uint8_t key[9] = {KEY_SEGMENT};
+	struct writer w = writer_on(key + 1, 8);
+	struct bytes found, value;
+	struct reader k, r;
+	int rc;
+
+	put_be64(&w, id);
+	rc = txn_seek(view, pool->env, (struct bytes){key, sizeof(key)}, &found, &value);
+	if (rc)
+		return rc;
+	k = reader_on(found.data, found.length);
+	if (get_u8(&k) != KEY_SEGMENT || found.length != sizeof(key))
+		return -ENOENT;
+	r = reader_on(value.data, value.length);
+	rc = segment_row_decode(row, &r);
+	return rc || row->id == get_be64(&k) ? rc : -EBADMSG;
+}
+
 struct free_hook {
 	struct txn_hook hook;
 	struct pool *pool;
