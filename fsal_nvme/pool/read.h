@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
- * What the files of the read path share: read.c (reads), read_cached.c (what the block cache has
- * not), read_split.c (which blocks of which chunk an extent is), read_repair.c (counting, logging
- * and mending what is broken), pages.c (checksums), rebuild.c (blocks from the other chunks) and
- * check.c.
+ * What the files of the read path share: read.c (reads), read_piece.c (of one device each),
+ * read_cached.c (what the block cache has not), read_split.c (which blocks of which chunk an extent
+ * is), read_repair.c (counting, logging and mending what is broken), pages.c (checksums), rebuild.c
+ * (blocks from the other chunks) and check.c.
  *
  * Parity is computed byte by byte over cells of the same row, so block b of all chunks of a segment
  * belongs together, whatever the row. A "band" is a run of such blocks over all chunks, up to
@@ -75,7 +75,18 @@ bool cutter_next(struct cutter *cutter, struct cut *cut);
 /* The place in the segment's linear space of byte `at` of a data chunk's cells. */
 uint64_t chunk_to_linear(const struct layout *layout, unsigned chunk, uint64_t at);
 
-/* --- read.c, read_cached.c ---------------------------------------------------------------- */
+/* --- read.c, read_piece.c, read_cached.c -------------------------------------------------- */
+
+/* One of what a read waits for is there; the last one ends it. */
+void read_put(struct pool_read *read);
+/* It is going to end with -EIO. */
+void read_fail(struct pool_read *read);
+/* Of a read that has read->late and nothing under way: goes over to memory that nobody writes to.
+ */
+void read_renew_memory(struct pool_read *read);
+/* Starts to read the bytes from..to of the segment, which are the part's, from devices. */
+bool pieces_read(struct pool_read *read, const struct read_part *part, struct segment *segment,
+	uint64_t from, uint64_t to, struct io_batch *batch);
 
 /* Starts to read the bytes from..to of the part's segment, which are the part's, from rows in
  * memory and devices. */
