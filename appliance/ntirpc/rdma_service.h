@@ -8,8 +8,7 @@
  * Threads: one takes the connection manager's events of a listener, one each device's completions;
  * neither waits for anything else. Workers of ntirpc's pool run the calls. What may block, or may
  * not be done with other credentials than those with which a device was opened (librdmacm), is left
- * to one more, the reaper; a worker whose credentials were changed leaves posting to the device's
- * thread.
+ * to one more, the reaper; once any thread has changed its credentials, the device's alone posts.
  */
 #ifndef RDMA_SERVICE_H
 #define RDMA_SERVICE_H
