@@ -592,7 +592,8 @@ int stream_append_lent(struct stream *stream, struct loan *loan, const struct io
 		rc = take_places(&a);
 		pthread_mutex_unlock(&a.to->turn);
 		copy_pieces(&a);
-		pool_count_copied(stream->pool, a.copied);
+		if (stream->purpose == PURPOSE_DATA)
+			pool_count_copied(stream->pool, a.copied);
 	}
 	if (rc)
 		pool_abandon_extents(stream->pool, extents, a.count);
