@@ -25,6 +25,9 @@ int client_connect(const struct command *command, const char *pool, int *fd, str
 		return 0;
 	if (*fd == -ENOENT || *fd == -ECONNREFUSED || *fd == -ENOTDIR)
 		return -ENOENT;
+	if (*fd == -EAGAIN)
+		return error_set(error, -ETIMEDOUT, pool,
+			"its server takes no connections: too many wait for it already");
 	return error_set(error, *fd, path, "the server cannot be reached: %s%s", strerror(-*fd),
 		*fd == -EACCES ? "; run as root" : "");
 }
@@ -133,11 +136,13 @@ static bool take_line(
 }
 
 /* Looks twice a second whether the user wants to stop. */
-static int next_line(
-	struct line_reader *reader, struct reporter *reporter, const char **line, size_t *length)
+static int next_line(const struct command *command, struct line_reader *reader,
+	struct reporter *reporter, const char **line, size_t *length)
 {
 	double deadline = seconds_now() + SILENCE_SECONDS;
 
+	if (command->deadline && command->deadline < deadline)
+		deadline = command->deadline;
 	for (;;) {
 		int rc;
 
@@ -157,6 +162,8 @@ static int client_story(
 	char hint[300];
 
 	server_log_hint(command, pool, hint, sizeof(hint));
+	if (rc == -ETIMEDOUT && command->deadline)
+		return error_set(error, rc, pool, "its server has not answered in time: %s", hint);
 	if (rc == -ETIMEDOUT)
 		return error_set(error, rc, pool,
 			"its server has given no sign of life for %u s: %s", SILENCE_SECONDS, hint);
@@ -181,7 +188,7 @@ static int read_answer(const struct command *command, int fd, const char *pool, 
 		size_t length;
 		json_t *line;
 
-		rc = next_line(&reader, reporter, &text, &length);
+		rc = next_line(command, &reader, reporter, &text, &length);
 		if (rc)
 			break;
 		line = json_loadb(text, length, 0, NULL);

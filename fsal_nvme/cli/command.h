@@ -16,6 +16,8 @@ struct command {
 	json_t *result;
 	struct error error;
 	struct engine *engine; /* made when first needed */
+	double deadline; /* seconds_now() until which servers are waited for; 0: as long as they
+			    show signs of life */
 	bool hint_help; /* the error is one of usage: point at --help */
 	bool degraded; /* of `status` */
 	bool answered; /* all that there was to print is printed */
@@ -103,7 +105,7 @@ int command_lock(struct command *command, const char *pool, int *lock, struct er
 
 /* A connection to the server of a pool. -ENOENT: it is not served. */
 int client_connect(const struct command *command, const char *pool, int *fd, struct error *error);
-/* One verb; the connection is closed. */
+/* One verb; the connection is closed. Until command->deadline, if there is one. -ETIMEDOUT. */
 int client_call(const struct command *command, int fd, const char *pool, const struct verb *verb,
 	const json_t *args, json_t *result, struct error *error);
 bool pool_is_served(const struct command *command, const char *pool);
@@ -187,6 +189,11 @@ void server_log_hint(const struct command *command, const char *pool, char *text
 /* Why a start failed that has written the log from `from` on; "" where it does not say: then the
  * log is told as notes. */
 void server_log_reason(const char *path, off_t from, char *reason, size_t size);
+/* --stop: ends it; with --force by SIGKILL, if need be. -ENOENT: none runs. -ETIMEDOUT. */
+int server_stop(struct command *command, const char *pool);
+/* --probe: whether it does its work (verbs_serve.c), and answers an NFS call. -ENOENT, -ETIMEDOUT.
+ */
+int server_probe(struct command *command, const char *pool);
 /* Writes RUN_DIR/POOL/ganesha.conf and fills its path. */
 int server_configure(struct command *command, const struct found_pool *found,
 	const struct server_place *place, char *path, size_t size);

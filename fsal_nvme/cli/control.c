@@ -169,7 +169,8 @@ static void run_verb(struct connection *c, const struct control_request *request
 	};
 
 	set_running(c, true);
-	if (!(request->verb->flags & VERB_LOOKS)) /* those are asked again and again */
+	/* What only looks is asked again and again. */
+	if (!(request->verb->flags & VERB_LOOKS) && !call_flag(&call, "probe"))
 		log_notice("control: %s%s%s", request->verb->noun, request->verb->name ? " " : "",
 			request->verb->name ? request->verb->name : "");
 	verb_run(&call);

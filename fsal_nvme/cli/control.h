@@ -24,6 +24,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/socket.h>
 
 #include "common/error.h"
 #include "pool/pool.h"
@@ -55,6 +56,9 @@ struct control_host {
 	int (*properties_changed)(void *data, const struct volume_row *row, struct error *error);
 	/* Bytes of data that the server has copied on their way to and from the network. */
 	uint64_t (*copied)(void *data);
+	/* Whether requests are answered: looks the root of each export up, the way that requests
+	 * do, and tells the address at which they come in. */
+	int (*probe)(void *data, struct sockaddr_storage *address, struct error *error);
 	/* Asked to stop: returns at once, as a SIGTERM would. */
 	void (*stop)(void *data);
 };

@@ -2,19 +2,17 @@
 /*
  * `serve`: find the pool, write the server's configuration, become the server (--foreground) or
  * start it and wait until its control socket answers, or let systemd do so (--enable); or, with
- * --stop and --disable, the reverse. All of it is about the pool's owner on this host or, with
- * --reader, about its reader, which has places of its own below the run directory.
+ * --disable, the reverse; serve_running.c has --stop and --probe. All of it is about the pool's
+ * owner on this host or, with --reader, about its reader, which has places of its own below the run
+ * directory.
  */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/pidfd.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,7 +20,6 @@
 #include "cli/command.h"
 #include "cli/socket.h"
 
-#define STOP_SECONDS 120
 #define GIVE_UP_SECONDS 30 /* to end, for a server that did not come up: it drains for up to 20 */
 
 struct serving {
@@ -54,13 +51,20 @@ static int check_arguments(struct serving *s)
 
 	if (rc)
 		return rc;
-	if (has(c, "foreground") + has(c, "enable") + has(c, "stop") + has(c, "disable") > 1)
+	if (has(c, "foreground") + has(c, "enable") + has(c, "stop") + has(c, "disable") +
+			has(c, "probe") >
+		1)
 		return error_set(&c->error, -EINVAL, "serve",
-			"only one of --foreground, --enable, --disable and --stop can be done");
+			"only one of --foreground, --enable, --disable, --stop and --probe can be "
+			"done");
+	if (has(c, "force") && !has(c, "stop"))
+		return error_set(&c->error, -EINVAL, "serve",
+			"--force is about --stop: it kills a server that does not stop");
 	if (has(c, "fenced") && c->reader)
 		return error_set(&c->error, -EINVAL, "serve",
 			"a reader takes the pool from nobody: --reader goes without --fenced");
-	if (has(c, "fenced") && (has(c, "enable") || has(c, "stop") || has(c, "disable")))
+	if (has(c, "fenced") &&
+		(has(c, "enable") || has(c, "stop") || has(c, "disable") || has(c, "probe")))
 		return error_set(&c->error, -EINVAL, "serve",
 			"--fenced tells of one start: a unit would tell of each");
 	if (listen && inet_pton(AF_INET, listen, address) != 1 &&
@@ -325,65 +329,6 @@ static int disable(struct serving *s)
 	return rc;
 }
 
-/* --- stop -------------------------------------------------------------------------------- */
-
-static int open_process(int socket)
-{
-	struct ucred peer;
-	socklen_t length = sizeof(peer);
-
-	if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length))
-		return -errno;
-	return pidfd_open(peer.pid, 0);
-}
-
-/* Of what was told to end: 0, or not within STOP_SECONDS, or before the user has had enough. */
-static int wait_for_end(struct serving *s, int process)
-{
-	struct pollfd end = {.fd = process, .events = POLLIN};
-	struct reporter *reporter = terminal_reporter();
-	double deadline = seconds_now() + STOP_SECONDS;
-	char hint[300];
-
-	server_log_hint(s->command, s->pool, hint, sizeof(hint));
-	while (poll(&end, 1, 500) != 1) {
-		if (reporter->stopped(reporter))
-			return error_set(&s->command->error, -EINTR, s->pool,
-				"interrupted; its server was told to stop, and has not ended yet: "
-				"%s",
-				hint);
-		if (seconds_now() >= deadline)
-			return error_set(&s->command->error, -ETIMEDOUT, s->pool,
-				"its server has not ended within %u s: %s", STOP_SECONDS, hint);
-	}
-	return 0;
-}
-
-static int stop(struct serving *s)
-{
-	struct command *c = s->command;
-	int process, fd, rc = client_connect(c, s->pool, &fd, &c->error);
-
-	if (rc == -ENOENT)
-		return error_set(&c->error, rc, s->pool, "it is not being served");
-	if (rc)
-		return rc;
-	process = open_process(fd);
-	rc = client_call(c, fd, s->pool, c->verb, c->args, c->result, &c->error);
-	terminal_part("stop the server of", s->pool);
-	if (!rc && process >= 0)
-		rc = wait_for_end(s, process);
-	if (process >= 0)
-		close(process);
-	if (!rc)
-		put_text(c->result, "message",
-			systemd_has_unit(c, s->pool)
-				? "The server has stopped. At the next boot systemd starts it "
-				  "again, unless it is told --disable."
-				: "The server has stopped.");
-	return rc;
-}
-
 static int serve(struct serving *s)
 {
 	struct command *c = s->command;
@@ -391,7 +336,9 @@ static int serve(struct serving *s)
 	int rc;
 
 	if (has(c, "stop"))
-		return stop(s);
+		return server_stop(c, s->pool);
+	if (has(c, "probe"))
+		return server_probe(c, s->pool);
 	if (has(c, "disable"))
 		return disable(s);
 	if (pool_is_served(c, s->pool))

@@ -67,9 +67,10 @@ int socket_connect(const char *path)
 {
 	struct sockaddr_un address;
 	int dir, rc = address_of(path, &address, &dir);
-	int fd = rc ? -1 : socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	int fd = rc ? -1 : socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
-	if (!rc && (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof(address))))
+	if (!rc && (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof(address)) ||
+			   fcntl(fd, F_SETFL, 0)))
 		rc = -errno;
 	if (dir >= 0)
 		close(dir);

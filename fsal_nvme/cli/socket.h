@@ -10,6 +10,7 @@
 
 /* Descriptors that close on exec; paths of any length. Negative errno. */
 int socket_listen(const char *path);
+/* Does not wait. -EAGAIN: too many wait there already. */
 int socket_connect(const char *path);
 /* The user at the other end may give orders: root, or whoever runs this process. */
 bool socket_peer_allowed(int fd);

@@ -138,8 +138,9 @@ int verb_volume_list(struct verb_call *call);
 int verb_volume_get(struct verb_call *call);
 int verb_volume_set(struct verb_call *call);
 int verb_volume_destroy(struct verb_call *call);
-int verb_control_stop(struct verb_call *call);
+int verb_serve(struct verb_call *call);
 
+#define PROBE_SECONDS 30 /* for an answer */
 #define ALREADY_SERVED "it is served already: `millrace serve %s --stop` ends that" /* pool */
 
 /* The row of "volume", which must be of the verb's noun. -ENOENT. */

@@ -89,7 +89,11 @@ static const struct parameter serve[] = {POOL,
 	{"enable", VALUE_FLAG, 0, 0, 0, NULL, "let systemd serve it, now and after each boot"},
 	{"disable", VALUE_FLAG, 0, 0, 0, NULL, "stop it, and let systemd serve it no more"},
 	{"stop", VALUE_FLAG, 0, 0, 0, NULL, "stop the server of this pool"},
-	{"wait", VALUE_NUMBER, 0, 1, 86400, "SECONDS", "how long starting may take (600)"}, END};
+	FORCE("kill it when it has not stopped in time"),
+	{"probe", VALUE_FLAG, 0, 0, 0, NULL, "whether the server of this pool answers"},
+	{"wait", VALUE_NUMBER, 0, 1, 86400, "SECONDS",
+		"how long starting (600), stopping (120) or an answer (30) may take"},
+	END};
 static const struct parameter nothing[] = {END};
 static const struct parameter node_update_args[] = {
 	{"file", VALUE_PATH, NEEDED_PLACE, 0, 0, "FILE", "the update"},
@@ -132,7 +136,7 @@ const struct verb verb_table[] = {
 		verb_volume_set},
 	{"share", "destroy", "destroy a share and all it holds", VERB_CHANGES | VERB_DESTROYS,
 		share_destroy_args, verb_volume_destroy},
-	{"serve", NULL, "serve a pool as NFSv4.1", 0, serve, verb_control_stop},
+	{"serve", NULL, "serve a pool as NFSv4.1", 0, serve, verb_serve},
 	{"status", NULL, "all pools: health, and what to do next", 0, nothing, NULL},
 	{"node", "status", "which version the appliance runs, and how its update went", 0, nothing,
 		NULL},

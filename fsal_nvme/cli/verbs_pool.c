@@ -166,18 +166,6 @@ int verb_pool_status(struct verb_call *call)
 	return advise_quotas(call, json_object_get(pool, "advice"));
 }
 
-int verb_control_stop(struct verb_call *call)
-{
-	if (!call_flag(call, "stop"))
-		return error_set(call->error, -EBUSY, pool_name(call->pool), ALREADY_SERVED,
-			pool_name(call->pool));
-	if (!call->host || !call->host->stop)
-		return error_set(call->error, -EOPNOTSUPP, pool_name(call->pool),
-			"what has it open cannot be stopped this way");
-	call->host->stop(call->host->data);
-	return 0;
-}
-
 /* --- check ------------------------------------------------------------------------------- */
 
 struct check {

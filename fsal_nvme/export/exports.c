@@ -184,3 +184,35 @@ int exports_add_all(void)
 	}
 	return r == -ENOENT ? 0 : r;
 }
+
+/* As for a client that mounts it; takes the caller's reference. */
+static int look_root_up(struct gsh_export *export)
+{
+	struct fsal_obj_handle *root;
+	struct req_op_context context;
+	fsal_status_t status;
+
+	init_op_context_simple(&context, export, export->fsal_export);
+	status = export->fsal_export->exp_ops.lookup_path(
+		export->fsal_export, CTX_FULLPATH(op_ctx), &root, NULL);
+	if (!FSAL_IS_ERROR(status))
+		root->obj_ops->put_ref(root);
+	release_op_context();
+	return FSAL_IS_ERROR(status) ? -(status.minor ? status.minor : EIO) : 0;
+}
+
+int exports_probe(struct error *error)
+{
+	struct volume_row row = {.id = 0};
+	int r;
+
+	while (!(r = exports_next(row.id + 1, &row))) {
+		struct gsh_export *export = get_gsh_export(row.export_id);
+
+		r = export ? look_root_up(export) : 0;
+		if (r)
+			return error_set(error, r, row.name, "its root cannot be looked up: %s",
+				strerror(-r));
+	}
+	return r == -ENOENT ? 0 : r;
+}

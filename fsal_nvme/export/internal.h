@@ -124,6 +124,8 @@ void served_freeze(void);
 
 /* All volumes that are to be exported. One that cannot be is logged and left out. */
 int exports_add_all(void);
+/* Looks the root of each up, as requests do. */
+int exports_probe(struct error *error);
 /* The first volume whose id is not less. -ENOENT: there is none. */
 int exports_next(uint32_t id, struct volume_row *row);
 /* For a new volume, a dataset that was sealed, changed properties; there may be an export already.

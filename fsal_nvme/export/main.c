@@ -29,6 +29,7 @@
 #include <unistd.h>
 
 #include "FSAL/fsal_init.h"
+#include "nfs_core.h"
 #include "server_module.h"
 
 #include "cli/control.h"
@@ -118,6 +119,18 @@ static uint64_t copied(void *data)
 	return rpc_rdma_copied();
 }
 
+static int probe(void *data, struct sockaddr_storage *address, struct error *error)
+{
+	in_port_t port = htons(nfs_param.core_param.port[P_NFS]);
+
+	*address = nfs_param.core_param.bind_addr;
+	if (address->ss_family == AF_INET6)
+		((struct sockaddr_in6 *)address)->sin6_port = port;
+	else
+		((struct sockaddr_in *)address)->sin_port = port;
+	return exports_probe(error);
+}
+
 static void stop(void *data)
 {
 	kill(getpid(), SIGTERM);
@@ -128,6 +141,7 @@ static const struct control_host control_host = {
 	.volume_removing = volume_removing,
 	.properties_changed = properties_changed,
 	.copied = copied,
+	.probe = probe,
 	.stop = stop,
 };
 

@@ -20,7 +20,6 @@
 #include "pool/env.h"
 #include "pool/remap.h"
 
-#define LOOK_EVERY_NS (UINT64_C(10) * 1000 * 1000 * 1000)
 #define TRIES 4u
 
 struct follow {
@@ -461,7 +460,7 @@ static int look_in_turn(struct pool *pool)
 	if (!rc)
 		atomic_store(&follow->looked, began);
 	pthread_mutex_lock(&follow->lock);
-	follow->next = engine_clock(pool->engine) + LOOK_EVERY_NS;
+	follow->next = engine_clock(pool->engine) + FOLLOW_EVERY_NS;
 	pthread_mutex_unlock(&follow->lock);
 	return rc;
 }

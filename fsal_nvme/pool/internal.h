@@ -582,6 +582,8 @@ bool place_domain_may_die(struct pool *pool);
 
 /* --- readers (follow.c) ---------------------------------------------------------------------- */
 
+#define FOLLOW_EVERY_NS (UINT64_C(10) * 1000 * 1000 * 1000) /* from one look to the next */
+
 struct follow;
 int follow_create(struct pool *pool);
 void follow_destroy(struct pool *pool);

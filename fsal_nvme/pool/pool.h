@@ -203,6 +203,14 @@ struct pool_status {
 };
 void pool_status(struct pool *pool, struct pool_status *status);
 
+/*
+ * Whether no more devices than parity are silent: the owner reads all labels each second, and not
+ * one read that began within the last `nanoseconds` has ended well. A reader's are all silent, or
+ * none: it looks at them together, ten seconds apart, which are added. The paths of silent ones go
+ * to `silent`, ", " between them, as far as they fit. Asks no device for it.
+ */
+bool pool_answers(struct pool *pool, uint64_t nanoseconds, char *silent, size_t size);
+
 /* What the devices have done since the pool was opened; `list` takes POOL_DEVICES_MAX. How many
  * there are. */
 struct pool_device_io {
@@ -285,6 +293,7 @@ uint64_t pool_change(struct pool *pool);
 
 /* The last LSN that was given out: no change that can be seen has a later one. */
 uint64_t pool_lsn(struct pool *pool);
+uint64_t pool_durable_lsn(struct pool *pool); /* up to here all is durable */
 
 /* Told when an LSN is durable: status 0, or the pool's failure. Embedded by the caller and left
  * alone until `done`, which runs on an engine thread or before pool_when_durable() returns. */

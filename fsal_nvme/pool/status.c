@@ -137,6 +137,40 @@ unsigned pool_device_io(struct pool *pool, struct pool_device_io *list)
 	return pool->device_count;
 }
 
+uint64_t pool_durable_lsn(struct pool *pool)
+{
+	return journal_durable_lsn(pool);
+}
+
+static bool is_silent(struct pool *pool, const struct member *member, uint64_t nanoseconds)
+{
+	uint64_t looked = atomic_load(&member->looked);
+
+	if (pool_is_reader(pool))
+		return pool_follow_age(pool) > nanoseconds + FOLLOW_EVERY_NS;
+	/* Without beats it is read-only, and nobody looks. */
+	return pool->beats && (!looked || engine_clock(pool->engine) - looked > nanoseconds);
+}
+
+bool pool_answers(struct pool *pool, uint64_t nanoseconds, char *silent, size_t size)
+{
+	unsigned count = 0;
+	size_t length = 0;
+
+	*silent = 0;
+	for (unsigned i = 0; i < pool->device_count; i++) {
+		const struct member *member = &pool->devices[i];
+
+		if (!member_usable(member) || !is_silent(pool, member, nanoseconds))
+			continue;
+		if (length < size)
+			length += (size_t)snprintf(silent + length, size - length, "%s%s",
+				count ? ", " : "", member->path);
+		count++;
+	}
+	return count <= pool->m;
+}
+
 struct volume_sum {
 	uint32_t volume;
 	uint64_t live;

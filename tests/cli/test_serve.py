@@ -12,7 +12,7 @@ import subprocess
 
 import pytest
 
-from conftest import NOT_FOUND, OK, REFUSED, wait_until
+from conftest import NOT_FOUND, OK, REFUSED, USAGE, wait_until
 from schemas import validate
 
 
@@ -378,3 +378,16 @@ def test_other_users_are_kept_out(served):
     os.chmod(served.path('run', 'tank.sock'), 0o666)
     done = subprocess.run(argv, capture_output=True, text=True)
     assert done.returncode == 6 and 'root' in json.loads(done.stdout)['error']['message']
+
+
+def test_what_goes_together(pool):
+    for words in (('--force',), ('--stop', '--probe'), ('--probe', '--fenced'), ('--enable', '--probe')):
+        pool.fails(USAGE, 'serve', 'tank', *words)
+    pool.fails(NOT_FOUND, 'serve', 'tank', '--probe')
+    pool.fails(NOT_FOUND, 'serve', 'tank', '--stop', '--force')
+
+
+def test_stop_by_force(pool):
+    pool('serve', 'tank')
+    assert 'has stopped' in pool.json('serve', 'tank', '--stop', '--force')['message']
+    pool.fails(NOT_FOUND, 'serve', 'tank', '--probe')

@@ -13,6 +13,7 @@
 
 #define DEVICES 9
 #define DEVICE_SIZE (4u << 20)
+#define SECOND UINT64_C(1000000000)
 #define FILES 50
 #define FIRST_FILES 20
 #define FILE_SIZE 65536u
@@ -276,6 +277,47 @@ static void a_drop_is_taken_back_when_more_fail_in_it(void **state)
 	}
 }
 
+/* --- that do not answer ----------------------------------------------------------------------- */
+
+static void beat_for(unsigned seconds)
+{
+	for (unsigned i = 0; i < seconds; i++) {
+		assert_int_equal(pool_maintain(pool), 0);
+		engine_sleep(f.engine, SECOND);
+	}
+}
+
+static void silent_devices(void **state)
+{
+	char silent[100];
+
+	fixture_make(&f, FIXTURE_DEVICES, 4, 2, DEVICE_SIZE, 1);
+	pool = fixture_must_open(&f);
+	beat_for(2);
+	assert_true(pool_answers(pool, 2 * SECOND, silent, sizeof(silent)));
+	assert_string_equal(silent, "");
+	sim_delay(f.world, "d1", 60 * SECOND);
+	sim_delay(f.world, "d4", 60 * SECOND);
+	beat_for(5);
+	assert_true(pool_answers(pool, 2 * SECOND, silent, sizeof(silent)));
+	assert_string_equal(silent, "d1, d4");
+	sim_delay(f.world, "d5", 60 * SECOND);
+	beat_for(5);
+	assert_false(pool_answers(pool, 2 * SECOND, silent, sizeof(silent)));
+	assert_string_equal(silent, "d1, d4, d5");
+	assert_true(pool_answers(pool, 60 * SECOND, silent, 3)); /* slow: wait longer */
+	assert_false(pool_answers(pool, 2 * SECOND, silent, 3));
+	assert_string_equal(silent, "d1");
+	for (unsigned i = 0; i < f.devices; i++)
+		sim_delay(f.world, f.names[i], 0);
+	sim_drain(f.world);
+	beat_for(2);
+	assert_true(pool_answers(pool, 2 * SECOND, silent, sizeof(silent)));
+	assert_string_equal(silent, "");
+	assert_int_equal(pool_close(pool, NULL), 0);
+	fixture_free(&f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -284,6 +326,7 @@ int main(void)
 		cmocka_unit_test(more_are_not_dropped_by_an_opening),
 		cmocka_unit_test(an_outage_besides_a_dropped_one_is_not_permanent),
 		cmocka_unit_test(what_a_dropped_device_missed_is_not_taken_from_it),
+		cmocka_unit_test(silent_devices),
 		cmocka_unit_test(a_drop_is_taken_back_when_more_fail_in_it),
 	};
 

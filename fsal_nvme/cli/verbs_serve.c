@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * What `serve` asks of the server: to stop, or to prove that it does its work. It does when
+ *
+ *   - what its clients look up first, the root of each export, can be looked up
+ *   - all that was changed before the question is durable
+ *   - no more devices than parity have been silent for two seconds before it, and since
+ *
+ * Slow is what proves it late, hung what does not within the time that the question allows.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+#include "cli/socket.h"
+#include "cli/verb.h"
+
+#define BEFORE_NS UINT64_C(2000000000)
+#define ADDRESS_TEXT (INET6_ADDRSTRLEN + 1)
+
+static int stop(struct verb_call *call)
+{
+	if (!call->host || !call->host->stop)
+		return error_set(call->error, -EOPNOTSUPP, pool_name(call->pool),
+			"what has it open cannot be stopped this way");
+	call->host->stop(call->host->data);
+	return 0;
+}
+
+/* --- probe ------------------------------------------------------------------------------- */
+
+struct proof {
+	struct verb_call *call;
+	double began, deadline; /* seconds_now() */
+	uint64_t lsn; /* to be durable */
+	char silent[1000]; /* paths */
+};
+
+static bool devices_answer(struct proof *p)
+{
+	uint64_t since = BEFORE_NS + (uint64_t)((seconds_now() - p->began) * 1e9);
+
+	return pool_answers(p->call->pool, since, p->silent, sizeof(p->silent));
+}
+
+static int hung(struct proof *p, bool durable)
+{
+	const char *name = pool_name(p->call->pool);
+	double seconds = p->deadline - p->began;
+
+	if (durable)
+		return error_set(p->call->error, -ETIMEDOUT, name,
+			"too many of its devices have not answered for %.0f s: %s", seconds,
+			p->silent);
+	return error_set(p->call->error, -ETIMEDOUT, name,
+		"what was changed %.0f s ago is not durable yet%s%s", seconds,
+		*p->silent ? "; silent devices: " : "", p->silent);
+}
+
+static int wait_for_proof(struct proof *p)
+{
+	static const struct timespec pause = {.tv_nsec = 50000000};
+	struct pool *pool = p->call->pool;
+
+	for (;;) {
+		bool answered = devices_answer(p), durable = pool_durable_lsn(pool) >= p->lsn;
+		int rc = pool_failure(pool);
+
+		if (rc)
+			return error_set(p->call->error, rc, pool_name(pool),
+				"it has stopped taking changes: %s", strerror(-rc));
+		if (answered && durable)
+			return 0;
+		if (p->call->reporter->stopped(p->call->reporter))
+			return -EINTR;
+		if (seconds_now() >= p->deadline)
+			return hung(p, durable);
+		nanosleep(&pause, NULL);
+	}
+}
+
+static void put_address(json_t *result, const struct sockaddr_storage *address)
+{
+	const struct sockaddr_in *v4 = (const void *)address;
+	const struct sockaddr_in6 *v6 = (const void *)address;
+	bool is_v6 = address->ss_family == AF_INET6;
+	char text[ADDRESS_TEXT] = "";
+	bool mapped = is_v6 && IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr);
+
+	inet_ntop(address->ss_family, is_v6 ? (const void *)&v6->sin6_addr : &v4->sin_addr, text,
+		sizeof(text));
+	put_text(result, "address", text + (mapped ? strlen("::ffff:") : 0));
+	put_integer(result, "port", ntohs(is_v6 ? v6->sin6_port : v4->sin_port));
+}
+
+static int probe(struct verb_call *call)
+{
+	struct proof proof = {
+		.call = call,
+		.began = seconds_now(),
+		.lsn = pool_lsn(call->pool),
+	};
+	struct sockaddr_storage address = {0};
+	int rc;
+
+	if (!call->host || !call->host->probe)
+		return error_set(call->error, -EOPNOTSUPP, pool_name(call->pool),
+			"what has it open is no server");
+	proof.deadline = proof.began + (double)call_number(call, "wait", PROBE_SECONDS);
+	rc = call->host->probe(call->host->data, &address, call->error);
+	if (!rc)
+		rc = wait_for_proof(&proof);
+	if (!rc)
+		put_address(call->result, &address);
+	return rc;
+}
+
+int verb_serve(struct verb_call *call)
+{
+	if (call_flag(call, "stop"))
+		return stop(call);
+	if (call_flag(call, "probe"))
+		return probe(call);
+	return error_set(
+		call->error, -EBUSY, pool_name(call->pool), ALREADY_SERVED, pool_name(call->pool));
+}
