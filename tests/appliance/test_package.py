@@ -26,10 +26,17 @@ def test_files(files):
     own = 'usr/lib/millrace/'
     expected = {'usr/bin/millrace', own + 'ganesha.nfsd', own + 'libfsalnvme.so', own + 'lib/libganesha_nfsd.so.6.5',
                 own + 'lib/libntirpc.so.6.3', 'usr/share/man/man8/millrace.8.gz',
-                'usr/share/bash-completion/completions/millrace', 'usr/share/doc/millrace/copyright'}
+                'usr/share/bash-completion/completions/millrace', 'usr/share/doc/millrace/copyright',
+                'usr/lib/ocf/lib/millrace/functions', 'usr/lib/ocf/resource.d/millrace/server',
+                'usr/lib/ocf/resource.d/millrace/reader'}
     assert expected <= set(files)
     rest = set(files) - expected
     assert rest and all(path.startswith('usr/share/doc/millrace/json/') for path in rest)
+
+
+def test_agents_can_be_run(files):
+    for name in ('server', 'reader'):
+        assert os.access(files[f'usr/lib/ocf/resource.d/millrace/{name}'], os.X_OK)
 
 
 def test_what_it_depends_on(package):

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""Pacemaker's agents: what they say of a server in any state, and that a stop leaves no process."""
+
+import os
+import signal
+import subprocess
+import xml.etree.ElementTree
+
+import pytest
+
+from conftest import CONFIGURED, GENERIC, INSTALLED, NOT_RUNNING, SUCCESS, UNIMPLEMENTED
+from harness.host import wait_until
+from harness.rpc import answers_null
+
+
+def test_a_life(agent):
+    assert agent.run('monitor') == NOT_RUNNING
+    assert agent.run('stop') == SUCCESS
+    assert agent.run('start') == SUCCESS
+    assert answers_null(agent.parameters['address'], agent.parameters['port'])
+    assert agent.run('monitor') == SUCCESS
+    assert agent.run('start') == SUCCESS
+    assert agent.run('stop') == SUCCESS
+    assert agent.run('stop') == SUCCESS
+    assert agent.run('monitor') == NOT_RUNNING
+    assert agent.pool.status()['state'] == 'idle'
+
+
+def test_a_server_that_died(agent):
+    agent.run('start')
+    os.kill(agent.pid(), signal.SIGKILL)
+    wait_until(lambda: agent.run('monitor') == NOT_RUNNING, 60, 'the agent sees that it died')
+    assert agent.run('start') == SUCCESS
+
+
+def test_a_server_that_hangs_is_ended_within_the_time_of_a_stop(agent):
+    agent.run('start')
+    pid = agent.pid()
+    os.kill(pid, signal.SIGSTOP)
+    assert agent.run('monitor', timeout=7) == GENERIC
+    assert 'in time' in agent.said
+    assert agent.run('stop', timeout=32) == SUCCESS
+    assert not os.path.exists(f'/proc/{pid}/exe')
+    assert agent.run('monitor') == NOT_RUNNING
+
+
+def test_a_start_that_fails_says_why(agent):
+    for device in agent.pool.devices[:4]:
+        os.rename(device, f'{device}.away')
+    assert agent.run('start') == GENERIC
+    assert 'missing' in agent.said
+    assert agent.run('monitor') == NOT_RUNNING
+
+
+def test_both_of_a_pool_at_once(make_agent, pool):
+    server, reader = make_agent('server'), make_agent('reader')
+    assert [server.run('start'), reader.run('start')] == [SUCCESS, SUCCESS]
+    assert server.run('stop') == SUCCESS
+    assert reader.run('monitor') == SUCCESS
+    assert server.run('monitor') == NOT_RUNNING
+
+
+@pytest.mark.parametrize('parameters, code, said', [
+    ({'pool': None}, CONFIGURED, 'pool is missing'),
+    ({'port': 'x'}, CONFIGURED, 'numbers'),
+    ({'command': '/nowhere/millrace'}, INSTALLED, 'not installed')])
+def test_bad_parameters(agent, parameters, code, said):
+    assert agent.run('validate-all', **parameters) == code
+    assert said in agent.said
+
+
+def test_where_it_is_not_installed_nothing_runs(agent):
+    assert agent.run('stop', command='/nowhere/millrace') == SUCCESS
+    assert agent.run('monitor', command='/nowhere/millrace', CRM_meta_interval=0) == NOT_RUNNING
+
+
+def test_the_server_wants_an_address(make_agent):
+    assert make_agent('server', address=None).run('start') == CONFIGURED
+
+
+def test_unknown_actions(agent):
+    assert agent.run('promote') == UNIMPLEMENTED
+
+
+class TestInACluster:
+    """crm_attribute is a script here: what it says is what a cluster's configuration would."""
+
+    @pytest.fixture
+    def answers(self, tmp_path, monkeypatch):
+        def answer(text, rc=0):
+            path = tmp_path / 'bin' / 'crm_attribute'
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(f'#!/bin/sh\necho {text}\nexit {rc}\n')
+            path.chmod(0o755)
+            monkeypatch.setenv('PATH', f'{path.parent}:{os.environ["PATH"]}')
+
+        return answer
+
+    def test_without_fencing_nothing_is_started(self, make_agent, answers):
+        answers('false')
+        agent = make_agent('server', crm_feature_set='3.19.0')
+        assert agent.run('start') == CONFIGURED
+        assert 'no fencing' in agent.said
+
+    @pytest.mark.parametrize('answer', [('true', 0), ('', 6)], ids=['on', 'the default'])
+    def test_the_last_owner_is_taken_for_dead(self, make_agent, answers, pool, answer):
+        """Whose host is another, and who did not close the pool."""
+        answers(*answer)
+        before = make_agent('server')
+        before.run('start')
+        os.kill(before.pid(), signal.SIGKILL)
+        wait_until(lambda: before.run('monitor') == NOT_RUNNING, 60, 'the last owner is dead')
+        pool.verb('pool', 'import', pool.name, '--host', 'other', '--force', '--device-dir', pool.device_dir)
+        agent = make_agent('server', crm_feature_set='3.19.0')
+        assert agent.run('start') == SUCCESS
+
+
+def test_metadata(agent):
+    done = subprocess.run([agent.path, 'meta-data'], capture_output=True, text=True, check=True)
+    root = xml.etree.ElementTree.fromstring(done.stdout)
+    assert root.get('name') == os.path.basename(agent.path)
+    assert {action.get('name') for action in root.iter('action')} >= {'start', 'stop', 'monitor', 'meta-data'}
+    assert {p.get('name') for p in root.iter('parameter')} == set(agent.parameters) | {'lease'}
+
+
+def test_ocf_tester_has_no_complaint(agent):
+    words = [word for name, value in agent.parameters.items() for word in ('-o', f'{name}={value}')]
+    done = subprocess.run(['ocf-tester', '-n', 'tank', *words, agent.path], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0 and 'passed all tests' in done.stdout, done.stdout + done.stderr
