@@ -19,6 +19,7 @@
 
 #define STOP_SECONDS 120
 #define KILL_SECONDS 20 /* until what was killed is gone */
+#define TELLING_SECONDS 1 /* for a server to say what it has waited for in vain */
 
 static double deadline_of(const struct command *c, unsigned otherwise)
 {
@@ -274,7 +275,7 @@ int server_probe(struct command *c, const char *pool)
 	double began = seconds_now();
 	int fd, rc;
 
-	c->deadline = deadline_of(c, PROBE_SECONDS);
+	c->deadline = deadline_of(c, PROBE_SECONDS) + TELLING_SECONDS;
 	rc = client_connect(c, pool, &fd, &c->error);
 	if (rc)
 		return rc == -ENOENT ? no_socket(c, pool) : rc;

@@ -488,3 +488,21 @@ def test_exports_come_and_go_under_mounted_clients(client, reachable):
         assert stays.call(attempt) == 0
     assert site.server.pid() == pid and site.server.alive()
     stays.close()
+
+
+def test_a_probe_tells_what_hangs(site, disk):
+    """While changes cannot become durable, and only then."""
+    def probe(seconds):
+        return site.pool.verb('serve', site.pool.name, '--probe', '--wait', str(seconds), check=False)
+
+    session = Session(site)
+    root = session.root(SHARE)
+    assert probe(30).returncode == 0
+    with disk.frozen():
+        assert probe(30).returncode == 0  # nothing waits
+        call = Call(session, 0, putfh(root), mkdir('new')).send()
+        wait_until(lambda: probe(2).returncode == 7, 60, 'the probe finds that a change waits')
+        assert 'not durable' in probe(2).stderr
+    assert call.status(replies([call])[0]) == OK
+    assert probe(30).returncode == 0
+    session.end()

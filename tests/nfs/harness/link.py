@@ -16,6 +16,7 @@ import subprocess
 from harness.host import command
 
 NETWORK = ipaddress.ip_network('198.18.0.0/15')
+PREFIXES = ('mrs', 'mrb', 'mrn')  # a link's; and a cluster's (tests/ha), named after its client's link
 COUNT = NETWORK.num_addresses // 4
 
 
@@ -74,8 +75,8 @@ def claim_any():
 
 def sweep():
     for _, device in socket.if_nameindex():
-        number = device.removeprefix('mrs')
-        if device != number and number.isdecimal():
+        number = device[3:].split('.')[0]
+        if device[:3] in PREFIXES and number.isdecimal():
             holder = claim(int(number))
             if holder:
                 delete(device)

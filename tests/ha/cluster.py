@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""A cluster on this machine: corosync and pacemaker of the appliance's Debian, a node in namespaces of its own each,
+which share a pool's devices and a network with a real NFS client.
+
+    with Cluster(workdir, pool, client) as cluster:
+        cluster.start(); cluster.serve()
+        cluster.owner().kill()          # as a power cut
+
+A node is fenced by what ends all of its processes, as a power switch would. What a node has written is with its
+devices at once: power that is cut to drives is the simulated tests' and the lab's.
+"""
+
+import os
+import signal
+import subprocess
+import threading
+import xml.etree.ElementTree
+
+from harness.host import Daemon, command, logs, wait_until
+from harness.link import delete
+from harness.rpc import answers_null
+from harness.server import MILLRACE, ROOT
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SYSTEM = os.path.join(ROOT, 'build', 'debian13', 'root')  # scripts/debian13 makes it
+PORT = 2049
+START_TIMEOUT = 120
+ACTION_TIMEOUT = 300
+
+COROSYNC = '''totem {{
+    version: 2
+    cluster_name: millrace
+    transport: knet
+    crypto_cipher: aes256
+    crypto_hash: sha256
+}}
+nodelist {{
+{nodes}}}
+quorum {{
+    provider: corosync_votequorum
+    two_node: 1
+}}
+logging {{
+    to_stderr: yes
+    timestamp: on
+}}
+'''
+
+FENCE = '''#!/bin/bash
+# Ends all processes of a node: asks cluster.py to, and waits until it has.
+while IFS='=' read -r key value; do declare "given_$key=$value"; done
+node=${{given_nodename:-${{given_port:-${{given_plug:-}}}}}}
+case ${{given_action:-reboot}} in
+metadata)
+    cat <<END
+<?xml version="1.0"?>
+<resource-agent name="fence_namespaces" shortdesc="Ends a node of the tests">
+<longdesc>Ends all processes of a node of the tests.</longdesc><vendor-url/>
+<parameters><parameter name="port" unique="0" required="1"><getopt mixed="-n"/><content type="string"/>
+<shortdesc lang="en">node</shortdesc></parameter></parameters>
+<actions><action name="off"/><action name="reboot"/><action name="on"/><action name="monitor"/><action name="metadata"/>
+<action name="list"/><action name="status"/></actions></resource-agent>
+END
+    ;;
+off | reboot)
+    : >'{requests}'/"$node"
+    while [ -e '{requests}'/"$node" ]; do sleep 0.05; done
+    ;;
+list) printf '%s,\\n' {names} ;;
+esac
+'''
+
+OPERATIONS = {'start': 180, 'stop': 60, 'monitor': 20}
+
+
+class Node:
+    def __init__(self, cluster, name, number):
+        self.cluster, self.name, self.number = cluster, name, number
+        self.address = f'{cluster.network}.{10 + number}'
+        self.device = f'mrn{cluster.number}.{number}'
+        self.root = os.path.join(cluster.directory, name, 'root')
+        self._daemon = None
+        self._inside = None
+
+    def start(self):
+        """Returns when it has begun; wait with Cluster.wait_for()."""
+        cluster = self.cluster
+        self._daemon = Daemon(
+            ['unshare', '--mount', '--pid', '--uts', '--ipc', '--net', '--fork', '--kill-child', '--mount-proc',
+             os.path.join(HERE, 'node.sh'), self.name, f'{self.address}/24', SYSTEM, ROOT, cluster.directory],
+            os.path.join(cluster.workdir, f'{self.name}.log'))
+        log = os.path.join(cluster.directory, f'{self.name}.pacemaker.log')
+        if log not in logs:
+            logs.append(log)
+        self._inside = wait_until(self._first_process, 20, f'{self.name} begins')
+        delete(self.device)
+        command('ip', 'link', 'add', self.device, 'type', 'veth', 'peer', 'name', 'lan', 'netns', str(self._inside))
+        command('ip', 'link', 'set', self.device, 'master', cluster.bridge, 'up')
+
+    def _first_process(self):
+        with open(f'/proc/{self._daemon.pid}/task/{self._daemon.pid}/children') as file:
+            children = file.read().split()
+        return int(children[0]) if children else None
+
+    def is_on(self):
+        return self._daemon is not None and self._daemon.alive()
+
+    def kill(self):
+        """End all its processes at once."""
+        if self.is_on():
+            os.kill(self._inside, signal.SIGKILL)
+        if self._daemon:
+            self._daemon.kill()
+        delete(self.device)
+
+    def cut(self):
+        """Pull its cable."""
+        command('ip', 'link', 'set', self.device, 'down')
+
+    def attempt(self, *argv, timeout=ACTION_TIMEOUT):
+        return subprocess.run(['nsenter', '--target', str(self._inside), '--all', '--', 'chroot', self.root, *argv], stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=timeout)
+
+    def run(self, *argv, **options):
+        done = self.attempt(*argv, **options)
+        assert done.returncode == 0, f'{self.name}: {" ".join(argv)}: exit {done.returncode}\n{done.stdout}{done.stderr}'
+        return done.stdout
+
+    def server_pid(self):
+        """In the node's own numbers."""
+        return int(self.run('cat', f'/run/millrace/{self.cluster.pool.name}/pid'))
+
+    def signal_server(self, number):
+        self.run('kill', f'-{number}', str(self.server_pid()))
+
+    def pause(self):
+        """Stop all its processes, as a machine that stands still."""
+        namespace = os.readlink(f'/proc/{self._inside}/ns/pid')
+        for pid in filter(str.isdigit, os.listdir('/proc')):
+            try:
+                if os.readlink(f'/proc/{pid}/ns/pid') == namespace:
+                    os.kill(int(pid), signal.SIGSTOP)
+            except OSError:  # it has ended
+                pass
+
+
+class Cluster:
+    def __init__(self, workdir, pool, client, nodes=2):
+        self.workdir, self.pool, self.client = os.fspath(workdir), pool, client
+        self.number = client.link.number
+        self.network = f'10.{79 + self.number // 256 % 100}.{self.number % 256}'
+        self.bridge = f'mrb{self.number}'
+        self.address = f'{self.network}.100'
+        self.directory = os.path.join(self.workdir, 'nodes')
+        self.requests = os.path.join(self.directory, 'fence')
+        self.fenced = []  # names, in order
+        self.nodes = [Node(self, f'node{i + 1}', i + 1) for i in range(nodes)]
+        self._ending = threading.Event()
+        self._fencer = threading.Thread(target=self._fence, daemon=True)
+
+    # --- life ---------------------------------------------------------------------------------------
+
+    def _write_configuration(self):
+        for path in (self.directory, self.requests):
+            os.mkdir(path)
+        nodes = ''.join(f'    node {{\n        ring0_addr: {node.address}\n        name: {node.name}\n'
+                        f'        nodeid: {node.number}\n    }}\n' for node in self.nodes)
+        with open(os.path.join(self.directory, 'corosync.conf'), 'w') as file:
+            file.write(COROSYNC.format(nodes=nodes))
+        with open(os.path.join(self.directory, 'authkey'), 'wb') as file:
+            file.write(os.urandom(1024))
+        with open(os.path.join(self.directory, 'fence_namespaces'), 'w') as file:
+            file.write(FENCE.format(requests=self.requests, names=' '.join(node.name for node in self.nodes)))
+            os.fchmod(file.fileno(), 0o755)
+        command('cp', '-a', self.pool.state_dir, os.path.join(self.directory, 'state'))
+
+    def _make_network(self):
+        """The client's tap is a port of the bridge, which takes its address."""
+        tap, address = self.client.link.server_device, f'{self.client.link.server_address}/30'
+        delete(self.bridge)
+        command('ip', 'link', 'add', self.bridge, 'type', 'bridge', 'mcast_snooping', '0')
+        command('ip', 'link', 'set', tap, 'master', self.bridge)
+        command('ip', 'address', 'delete', address, 'dev', tap)
+        command('ip', 'address', 'add', address, 'dev', self.bridge)
+        command('ip', 'address', 'add', f'{self.network}.1/24', 'dev', self.bridge)
+        command('ip', 'link', 'set', self.bridge, 'up')
+        self.client.run(f'ip address add {self.network}.2/24 dev vec0')
+
+    def _fence(self):
+        while not self._ending.wait(0.05):
+            for name in os.listdir(self.requests):
+                self.fenced.append(name)
+                self.node(name).kill()
+                os.unlink(os.path.join(self.requests, name))
+
+    def start(self):
+        """All nodes; returns when they are one cluster that can fence."""
+        self._write_configuration()
+        self._make_network()
+        self._fencer.start()
+        for node in self.nodes:
+            node.start()
+        self.wait_for_nodes()
+        self.nodes[0].run('cibadmin', '--modify', '--scope', 'crm_config', '--xml-text',
+                          '<crm_config><cluster_property_set id="options">'
+                          '<nvpair id="o1" name="no-quorum-policy" value="stop"/>'
+                          '<nvpair id="o2" name="stonith-action" value="off"/>'
+                          '<nvpair id="o3" name="priority-fencing-delay" value="2s"/>'
+                          '</cluster_property_set></crm_config>')
+        self.create('<primitive id="fencing" class="stonith" type="fence_namespaces"/>')
+        return self
+
+    def create(self, xml_text):
+        self.living().run('cibadmin', '--create', '--scope', 'resources', '--xml-text', xml_text)
+
+    def _primitive(self, name, kind, meta='', **parameters):
+        provider, kind = kind.split(':')
+        values = ''.join(f'<nvpair id="{name}-{key}" name="{key}" value="{value}"/>' for key, value in parameters.items())
+        operations = ''.join(f'<op id="{name}-op-{key}" name="{key}" timeout="{timeout}s" '
+                             f'interval="{5 if key == "monitor" else 0}s"/>' for key, timeout in OPERATIONS.items())
+        return (f'<primitive id="{name}" class="ocf" provider="{provider}" type="{kind}">'
+                f'<instance_attributes id="{name}-ia">{values}</instance_attributes>'
+                f'<meta_attributes id="{name}-ma">{meta}</meta_attributes>'
+                f'<operations>{operations}</operations></primitive>')
+
+    def serve(self):
+        """The pool, at an address that moves with it."""
+        self.create('<group id="service">' +
+                    self._primitive('address', 'heartbeat:IPaddr2', ip=self.address, cidr_netmask=24, nic='lan') +
+                    self._primitive('server', 'millrace:server', address=self.address, **self._parameters(),
+                                    meta='<nvpair id="server-priority" name="priority" value="1"/>') +
+                    '</group>')
+        self.wait_until_served()
+        return self
+
+    def read(self):
+        """Its datasets, on each node at its own address."""
+        for node in self.nodes:
+            node.run('crm_attribute', '--node', node.name, '--name', 'millrace-address', '--update', node.address)
+        self.create('<clone id="readers">' + self._primitive('reader', 'millrace:reader', **self._parameters()) +
+                    '</clone>')
+        for node in self.nodes:
+            wait_until(lambda node=node: answers_null(node.address, PORT), START_TIMEOUT, f'the reader of {node.name}')
+        return self
+
+    def _parameters(self):
+        return {'pool': self.pool.name, 'port': PORT, 'command': MILLRACE}
+
+    def close(self):
+        self._ending.set()
+        for node in self.nodes:
+            node.kill()
+        delete(self.bridge)
+        link = self.client.link
+        subprocess.run(['ip', 'address', 'add', f'{link.server_address}/30', 'dev', link.server_device],
+                       capture_output=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def node(self, name):
+        return next(node for node in self.nodes if node.name == name)
+
+    def other(self, node):
+        return next(other for other in self.nodes if other is not node)
+
+    # --- what it says -------------------------------------------------------------------------------
+
+    def living(self):
+        return next(node for node in self.nodes if node.is_on())
+
+    def status(self, node=None):
+        """crm_mon's tree; None while it cannot be had."""
+        done = (node or self.living()).attempt('crm_mon', '--one-shot', '--output-as=xml')
+        return xml.etree.ElementTree.fromstring(done.stdout) if done.returncode == 0 else None
+
+    def wait_for_nodes(self, *away):
+        """Until all nodes but those AWAY are members, and all agree."""
+        def settled():
+            for node in self.nodes:
+                if node.name in away:
+                    continue
+                tree = self.status(node)
+                found = tree.findall('./nodes/node') if tree is not None else []
+                if {n.get('name'): n.get('online') for n in found} != {
+                        n.name: str(n.name not in away).lower() for n in self.nodes}:
+                    return False
+            return True
+
+        wait_until(settled, START_TIMEOUT, 'all nodes are in the cluster', 0.2)
+
+    def owner(self):
+        """The node whose server the cluster takes for started; None: there is none."""
+        tree = self.status()
+        for resource in tree.iter('resource') if tree is not None else ():
+            if resource.get('id') == 'server' and resource.get('role') == 'Started' and \
+                    resource.get('failed') == 'false' and resource.get('blocked') == 'false' and \
+                    resource.get('orphaned', 'false') == 'false':
+                node = resource.find('node')
+                return self.node(node.get('name')) if node is not None else None
+        return None
+
+    def wait_until_served(self, but=None):
+        """Returns the node that serves, which is not BUT."""
+        def served():
+            owner = self.owner()
+            return owner if owner and owner is not but and owner.is_on() else None
+
+        return wait_until(served, ACTION_TIMEOUT, 'the pool is served', 0.2)
+
+    def clean(self):
+        """Forget what has failed before."""
+        self.living().run('crm_resource', '--cleanup')
+
+    def move(self):
+        """As an admin, to another node; returns that."""
+        before = self.owner()
+        target = self.other(before)
+        self.living().run('crm_resource', '--resource', 'service', '--move', '--node', target.name)
+        self.wait_until_served(before)
+        self.living().run('crm_resource', '--resource', 'service', '--clear')
+        return target

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""A cluster of two nodes, corosync's and pacemaker's, whose service moves while a real NFS client writes: no
+acknowledged record is lost, no lock is stolen, no checkpoint is half."""
+
+import os
+import signal
+
+import pytest
+
+from cluster import Cluster
+from harness.client import make_client
+from harness.host import wait_until
+from harness.server import Pool
+from writer import Writer
+
+
+@pytest.fixture(scope='module')
+def client(tmp_path_factory):
+    with make_client(workdir=tmp_path_factory.mktemp('client')) as client:
+        yield client
+
+
+@pytest.fixture(scope='module')
+def cluster(client, tmp_path_factory):
+    pool = Pool(tmp_path_factory.mktemp('pool')).create()
+    data = tmp_path_factory.mktemp('data')
+    (data / 'large').write_bytes(os.urandom(24 << 20))
+    pool.ingest('set', data)
+    pool.create_share('share', mode=0o777)
+    with Cluster(tmp_path_factory.mktemp('cluster'), pool, client) as cluster:
+        yield cluster.start().serve()
+    pool.close()
+
+
+@pytest.fixture
+def writer(cluster, client, request):
+    """At work in a directory of its own."""
+    for path, options in (('/mnt/share', ''), ('/mnt/also', ',nosharecache')):
+        if client.run(['mountpoint', '-q', path], check=False).rc:
+            client.mount('/tank/share', path, f'vers=4.1,proto=tcp{options}', server=cluster.address)
+    name = request.node.name
+    client.run(['mkdir', f'/mnt/share/{name}'], timeout=120)
+    yield Writer(client, f'/mnt/share/{name}', f'/mnt/also/{name}')
+    client.kill_commands()
+
+
+@pytest.fixture
+def told(request, record_property, capsys):
+    """Tells a figure with the name of the test."""
+    def tell(seconds):
+        record_property('longest gap', seconds)
+        with capsys.disabled():
+            print(f'\n{request.node.name}: longest gap {seconds:.1f} s')
+
+    return tell
+
+
+@pytest.fixture(autouse=True)
+def whole(cluster):
+    """Both nodes are there, before each test."""
+    cluster.fenced.clear()
+    for node in cluster.nodes:
+        if not node.is_on():
+            node.start()
+    cluster.wait_for_nodes()
+    cluster.clean()
+    cluster.wait_until_served()
+
+
+def test_a_planned_move(cluster, writer, told):
+    before = cluster.owner()
+    assert cluster.move() is not before
+    told(writer.check())
+    assert cluster.fenced == []
+
+
+def test_a_server_that_is_killed(cluster, writer, told):
+    pid, owner = cluster.owner().server_pid(), cluster.owner()
+    owner.signal_server(signal.SIGKILL)
+    wait_until(lambda: cluster.owner() and (cluster.owner() is not owner or owner.server_pid() != pid), 120,
+               'another server')
+    told(writer.check())
+    assert cluster.fenced == []
+
+
+def test_a_server_that_hangs(cluster, writer, told):
+    cluster.owner().signal_server(signal.SIGSTOP)
+    told(writer.check())
+    assert cluster.fenced == []
+
+
+def test_a_node_that_dies(cluster, writer, told):
+    before = cluster.owner()
+    before.kill()
+    assert cluster.wait_until_served(before)
+    told(writer.check())
+    assert cluster.fenced == [before.name]
+
+
+def test_a_node_that_is_paused_is_fenced(cluster, writer, told):
+    before = cluster.owner()
+    before.pause()
+    assert cluster.wait_until_served(before)
+    told(writer.check())
+    assert cluster.fenced == [before.name] and not before.is_on()
+
+
+def test_a_network_that_parts_the_nodes(cluster, writer, told):
+    """The node that serves wins."""
+    before = cluster.owner()
+    cluster.other(before).cut()
+    wait_until(lambda: cluster.fenced, 120, 'the other node is fenced')
+    writer.more(20)
+    told(writer.check())
+    assert cluster.fenced == [cluster.other(before).name] and cluster.owner() is before
+
+
+def test_both_nodes_at_once(cluster, writer, told):
+    for node in cluster.nodes:
+        node.kill()
+    for node in cluster.nodes:
+        node.start()
+    cluster.wait_for_nodes()
+    cluster.wait_until_served()
+    told(writer.check())
+
+
+def test_readers_on_every_node(cluster, client):
+    """They go on while the owner dies, at the other node, with the same bytes."""
+    cluster.read()
+    before = cluster.owner()
+    other = cluster.other(before)
+    client.mount('/tank/set', '/mnt/set', server=other.address)
+    wanted = client.run('sha256sum </mnt/set/large', timeout=120).stdout
+    reading = client.spawn('for i in 1 2 3 4 5 6 7 8; do echo 3 >/proc/sys/vm/drop_caches; sha256sum </mnt/set/large; done')
+    reading.wait_for_lines(1, 120)
+    before.kill()
+    cluster.wait_until_served(before)
+    assert set(reading.wait(timeout=300).stdout.splitlines(True)) == {wanted}
+    client.umount('/mnt/set')

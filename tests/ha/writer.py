@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""A client at work while a cluster fails over."""
+
+
+def write(path, locked):
+    """Appends a record ten times a second, and has it made stable; renames a new checkpoint over the old one after
+    each tenth. Holds a lock on LOCKED meanwhile. Ends when it is told to; prints what is acknowledged, and when."""
+    import select
+    lock = open(f'{path}/{locked}', 'w')
+    fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    log = os.open(f'{path}/log', os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    number = 0
+    while not select.select([sys.stdin], [], [], 0.1)[0]:
+        os.write(log, b'%015d\n' % number)
+        os.fsync(log)
+        if number % 10 == 0:
+            with open(f'{path}/checkpoint.new', 'wb') as file:
+                file.write(number.to_bytes(8, 'big') * 20000)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(f'{path}/checkpoint.new', f'{path}/checkpoint')
+        print(number, time.monotonic(), flush=True)
+        number += 1
+    fcntl.lockf(lock, fcntl.LOCK_UN)
+    return number
+
+
+def is_locked(path, locked):
+    """Whether somebody holds the lock."""
+    with open(f'{path}/{locked}', 'r+') as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            return True
+    return False
+
+
+def read(path):
+    """What is in the log, and whether the checkpoint is one of those written, whole."""
+    with open(f'{path}/log', 'rb') as file:
+        log = [int(line) for line in file]
+    with open(f'{path}/checkpoint', 'rb') as file:
+        checkpoint = file.read()
+    return log, int.from_bytes(checkpoint[:8], 'big'), checkpoint == checkpoint[:8] * 20000
+
+
+class Writer:
+    """As above, on CLIENT in the directory PATH; ALSO is where the same directory is mounted once more."""
+
+    def __init__(self, client, path, also):
+        self.client, self.path, self.also = client, path, also
+        self._remote = client.spawn_call(write, path, 'lock')
+        self.more(5)
+
+    def _told(self):
+        return [line.split() for line in self._remote.lines()]
+
+    def more(self, records, timeout=300):
+        """Wait until so many more are acknowledged."""
+        self._remote.wait_for_lines(len(self._remote.lines()) + records, timeout)
+
+    def check(self):
+        """End it; nothing acknowledged is lost, nothing is there twice, and the lock was kept. The longest time
+        without an acknowledgement, in seconds."""
+        self.more(5)
+        assert self.client.call(is_locked, self.also, 'lock')
+        told = self._told()
+        self._remote.write(b'stop')
+        self._remote.close_input()
+        assert self._remote.wait(timeout=120).rc == 0
+        self.client.drop_caches()
+        log, checkpoint, whole = self.client.call(read, self.also)
+        assert log == list(range(len(log))) and len(log) >= len(told)
+        assert whole and checkpoint == (len(log) - 1) // 10 * 10
+        times = [float(when) for _, when in told]
+        return max(later - earlier for earlier, later in zip(times, times[1:]))
