@@ -87,7 +87,8 @@ class Node:
         cluster = self.cluster
         self._daemon = Daemon(
             ['unshare', '--mount', '--pid', '--uts', '--ipc', '--net', '--fork', '--kill-child', '--mount-proc',
-             os.path.join(HERE, 'node.sh'), self.name, f'{self.address}/24', SYSTEM, ROOT, cluster.directory],
+             os.path.join(HERE, 'node.sh'), self.name, f'{self.address}/24', SYSTEM, ROOT, cluster.directory,
+             cluster.pool.device_dir],
             os.path.join(cluster.workdir, f'{self.name}.log'))
         log = os.path.join(cluster.directory, f'{self.name}.pacemaker.log')
         if log not in logs:

@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: LGPL-3.0-or-later
 #
-# node.sh NAME ADDRESS/BITS SYSTEM TREE DIRECTORY: process 1 of a node in namespaces of its own
+# node.sh NAME ADDRESS/BITS SYSTEM TREE DIRECTORY DEVICES: process 1 of a node in namespaces of its own
 # (cluster.py): corosync and pacemaker of the Debian in SYSTEM, until one of them ends. What the node
-# changes there is in DIRECTORY/NAME, its disk. TREE, this working tree, and DIRECTORY are the same in
-# there. Its network device, lan, is put in from outside.
+# changes there is in DIRECTORY/NAME, its disk. TREE, this working tree, DIRECTORY and DEVICES are the
+# same in there. Its network device, lan, is put in from outside.
 set -euo pipefail
-name=$1 address=$2 system=$3 tree=$4 directory=$5
+name=$1 address=$2 system=$3 tree=$4 directory=$5 devices=$6
 disk=$directory/$name
 root=$disk/root
 
@@ -14,7 +14,7 @@ mount --make-rprivate /
 hostname "$name"
 mkdir -p "$disk/changes" "$disk/work" "$root"
 mount -t overlay -o "lowerdir=$system,upperdir=$disk/changes,workdir=$disk/work" node "$root"
-for place in "$tree" "$directory" /dev /sys; do
+for place in "$tree" "$directory" "$devices" /dev /sys; do
     mkdir -p "$root$place"
     mount --rbind "$place" "$root$place"
 done
