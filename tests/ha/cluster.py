@@ -312,6 +312,15 @@ class Cluster:
 
         return wait_until(served, ACTION_TIMEOUT, 'the pool is served', 0.2)
 
+    def set(self, name, value):
+        """A property of the cluster."""
+        self.living().run('crm_attribute', '--type', 'crm_config', '--name', name, '--update', value)
+
+    def failures(self):
+        """Why actions have failed."""
+        tree = self.status()
+        return [failure.get('exitreason') for failure in tree.iter('failure')] if tree is not None else []
+
     def clean(self):
         """Forget what has failed before."""
         self.living().run('crm_resource', '--cleanup')

@@ -19,6 +19,21 @@ SUCCESS, GENERIC, UNIMPLEMENTED, PERMISSION, INSTALLED, CONFIGURED, NOT_RUNNING 
 ACTION_TIMEOUT = 300
 
 
+def pytest_addoption(parser):
+    parser.addoption('--all', action='store_true', help='the long tests too')
+
+
+def pytest_configure(config):
+    config.addinivalue_line('markers', 'long: only with --all')
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption('--all'):
+        kept = [item for item in items if not item.get_closest_marker('long')]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport():
     report = (yield).get_result()

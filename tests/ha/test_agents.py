@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
-"""Pacemaker's agents: what they say of a server in any state, and that a stop leaves no process."""
+"""Pacemaker's agents, outside of a cluster: what they say of a server in any state, and that a stop leaves no process."""
 
 import os
 import signal
@@ -80,39 +80,6 @@ def test_the_server_wants_an_address(make_agent):
 
 def test_unknown_actions(agent):
     assert agent.run('promote') == UNIMPLEMENTED
-
-
-class TestInACluster:
-    """crm_attribute is a script here: what it says is what a cluster's configuration would."""
-
-    @pytest.fixture
-    def answers(self, tmp_path, monkeypatch):
-        def answer(text, rc=0):
-            path = tmp_path / 'bin' / 'crm_attribute'
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(f'#!/bin/sh\necho {text}\nexit {rc}\n')
-            path.chmod(0o755)
-            monkeypatch.setenv('PATH', f'{path.parent}:{os.environ["PATH"]}')
-
-        return answer
-
-    def test_without_fencing_nothing_is_started(self, make_agent, answers):
-        answers('false')
-        agent = make_agent('server', crm_feature_set='3.19.0')
-        assert agent.run('start') == CONFIGURED
-        assert 'no fencing' in agent.said
-
-    @pytest.mark.parametrize('answer', [('true', 0), ('', 6)], ids=['on', 'the default'])
-    def test_the_last_owner_is_taken_for_dead(self, make_agent, answers, pool, answer):
-        """Whose host is another, and who did not close the pool."""
-        answers(*answer)
-        before = make_agent('server')
-        before.run('start')
-        os.kill(before.pid(), signal.SIGKILL)
-        wait_until(lambda: before.run('monitor') == NOT_RUNNING, 60, 'the last owner is dead')
-        pool.verb('pool', 'import', pool.name, '--host', 'other', '--force', '--device-dir', pool.device_dir)
-        agent = make_agent('server', crm_feature_set='3.19.0')
-        assert agent.run('start') == SUCCESS
 
 
 def test_metadata(agent):

@@ -125,6 +125,36 @@ def test_both_nodes_at_once(cluster, writer, told):
     told(writer.check())
 
 
+@pytest.mark.long
+def test_twenty_in_a_row(cluster, writer, told):
+    """Moves and deaths in turn; each node is back before the next."""
+    for i in range(20):
+        before = cluster.owner()
+        if i % 2:
+            cluster.move()
+        else:
+            before.kill()
+            cluster.wait_until_served(before)
+            before.start()
+            cluster.wait_for_nodes()
+        writer.more(10)
+    told(writer.check())
+    assert len(cluster.fenced) == 10
+
+
+def test_without_fencing_nothing_is_started(cluster, writer):
+    cluster.set('stonith-enabled', 'false')
+    try:
+        cluster.owner().signal_server(signal.SIGKILL)
+        wait_until(lambda: any('no fencing' in why for why in cluster.failures()), 120, 'the start is refused')
+        assert cluster.owner() is None
+    finally:
+        cluster.set('stonith-enabled', 'true')
+        cluster.clean()
+    cluster.wait_until_served()
+    writer.check()
+
+
 def test_readers_on_every_node(cluster, client):
     """They go on while the owner dies, at the other node, with the same bytes."""
     cluster.read()
