@@ -16,13 +16,13 @@ import subprocess
 import threading
 import xml.etree.ElementTree
 
+from conftest import SYSTEM
 from harness.host import Daemon, command, logs, wait_until
 from harness.link import delete
 from harness.rpc import answers_null
 from harness.server import MILLRACE, ROOT
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-SYSTEM = os.path.join(ROOT, 'build', 'debian13', 'root')  # scripts/debian13 makes it
 PORT = 2049
 START_TIMEOUT = 120
 ACTION_TIMEOUT = 300

@@ -14,6 +14,8 @@ sys.path.insert(0, os.path.join(HERE, '..', 'nfs'))
 from harness import host  # noqa: E402
 from harness.server import MILLRACE, ROOT, Pool, free_port  # noqa: E402
 
+SYSTEM = os.path.join(ROOT, 'build', 'debian13', 'root')  # scripts/debian13 makes it; this machine needs no agents
+OCF_ROOT = os.path.join(SYSTEM, 'usr', 'lib', 'ocf')
 ADDRESS = '127.0.0.1'
 SUCCESS, GENERIC, UNIMPLEMENTED, PERMISSION, INSTALLED, CONFIGURED, NOT_RUNNING = 0, 1, 3, 4, 5, 6, 7
 ACTION_TIMEOUT = 300
@@ -56,7 +58,7 @@ class Agent:
         """Its exit code. TIMEOUT, in seconds, is what pacemaker would allow; parameters of None are left out."""
         parameters = {**self.parameters, 'CRM_meta_timeout': timeout * 1000, **more}
         environment = {f'OCF_RESKEY_{name}': str(value) for name, value in parameters.items() if value is not None}
-        done = subprocess.run([self.path, action], env={**os.environ, 'OCF_ROOT': '/usr/lib/ocf', **environment},
+        done = subprocess.run([self.path, action], env={**os.environ, 'OCF_ROOT': OCF_ROOT, **environment},
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ACTION_TIMEOUT)
         self.said = done.stdout + done.stderr
         with open(self.pool.log, 'a') as log:

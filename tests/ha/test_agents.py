@@ -8,7 +8,7 @@ import xml.etree.ElementTree
 
 import pytest
 
-from conftest import CONFIGURED, GENERIC, INSTALLED, NOT_RUNNING, SUCCESS, UNIMPLEMENTED
+from conftest import CONFIGURED, GENERIC, INSTALLED, NOT_RUNNING, OCF_ROOT, SUCCESS, SYSTEM, UNIMPLEMENTED
 from harness.host import wait_until
 from harness.rpc import answers_null
 
@@ -83,7 +83,8 @@ def test_unknown_actions(agent):
 
 
 def test_metadata(agent):
-    done = subprocess.run([agent.path, 'meta-data'], capture_output=True, text=True, check=True)
+    done = subprocess.run([agent.path, 'meta-data'], env={**os.environ, 'OCF_ROOT': OCF_ROOT}, capture_output=True,
+                          text=True, check=True)
     root = xml.etree.ElementTree.fromstring(done.stdout)
     assert root.get('name') == os.path.basename(agent.path)
     assert {action.get('name') for action in root.iter('action')} >= {'start', 'stop', 'monitor', 'meta-data'}
@@ -92,5 +93,6 @@ def test_metadata(agent):
 
 def test_ocf_tester_has_no_complaint(agent):
     words = [word for name, value in agent.parameters.items() for word in ('-o', f'{name}={value}')]
-    done = subprocess.run(['ocf-tester', '-n', 'tank', *words, agent.path], capture_output=True, text=True, timeout=600)
+    done = subprocess.run([f'{SYSTEM}/usr/sbin/ocf-tester', '-n', 'tank', *words, agent.path], capture_output=True,
+                          env={**os.environ, 'OCF_ROOT': OCF_ROOT}, text=True, timeout=600)
     assert done.returncode == 0 and 'passed all tests' in done.stdout, done.stdout + done.stderr
