@@ -202,12 +202,9 @@ class Cluster:
         for node in self.nodes:
             node.start()
         self.wait_for_nodes()
-        self.nodes[0].run('cibadmin', '--modify', '--scope', 'crm_config', '--xml-text',
-                          '<crm_config><cluster_property_set id="options">'
-                          '<nvpair id="o1" name="no-quorum-policy" value="stop"/>'
-                          '<nvpair id="o2" name="stonith-action" value="off"/>'
-                          '<nvpair id="o3" name="priority-fencing-delay" value="2s"/>'
-                          '</cluster_property_set></crm_config>')
+        self.set('stonith-action', 'off')
+        self.set('priority-fencing-delay', '2s')
+        self.set('resource-stickiness', '100', 'rsc_defaults')
         self.create('<primitive id="fencing" class="stonith" type="fence_namespaces"/>')
         return self
 
@@ -312,9 +309,9 @@ class Cluster:
 
         return wait_until(served, ACTION_TIMEOUT, 'the pool is served', 0.2)
 
-    def set(self, name, value):
+    def set(self, name, value, kind='crm_config'):
         """A property of the cluster."""
-        self.living().run('crm_attribute', '--type', 'crm_config', '--name', name, '--update', value)
+        self.living().run('crm_attribute', '--type', kind, '--name', name, '--update', value)
 
     def failures(self):
         """Why actions have failed."""
@@ -322,8 +319,8 @@ class Cluster:
         return [failure.get('exitreason') for failure in tree.iter('failure')] if tree is not None else []
 
     def clean(self):
-        """Forget what has failed before."""
-        self.living().run('crm_resource', '--cleanup')
+        """Forget what has failed before; a node that has just joined takes no orders yet."""
+        wait_until(lambda: self.living().attempt('crm_resource', '--cleanup').returncode == 0, START_TIMEOUT, 'cleaned up', 1)
 
     def move(self):
         """As an admin, to another node; returns that."""
