@@ -176,10 +176,12 @@ class Cluster:
         command('cp', '-a', self.pool.state_dir, os.path.join(self.directory, 'state'))
 
     def _make_network(self):
-        """The client's tap is a port of the bridge, which takes its address."""
+        """The client's tap is a port of the bridge, which takes its address. The bridge has a hardware address that
+        is not of its ports, which come and go: the client would look for it at the last one."""
         tap, address = self.client.link.server_device, f'{self.client.link.server_address}/30'
         delete(self.bridge)
-        command('ip', 'link', 'add', self.bridge, 'type', 'bridge', 'mcast_snooping', '0')
+        command('ip', 'link', 'add', self.bridge, 'address', f'02:00:00:00:{self.number >> 8:02x}:{self.number & 255:02x}',
+                'type', 'bridge', 'mcast_snooping', '0')
         command('ip', 'link', 'set', tap, 'master', self.bridge)
         command('ip', 'address', 'delete', address, 'dev', tap)
         command('ip', 'address', 'add', address, 'dev', self.bridge)
