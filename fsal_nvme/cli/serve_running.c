@@ -30,14 +30,22 @@ static double deadline_of(const struct command *c, unsigned otherwise)
 
 /* --- the process ------------------------------------------------------------------------- */
 
+/* -ENOENT: it has ended. */
+static int open_process(pid_t pid)
+{
+	int process = pidfd_open(pid, 0);
+
+	return process >= 0 ? process : errno == ESRCH ? -ENOENT : -errno;
+}
+
 static int open_listener(int socket)
 {
 	struct ucred peer;
 	socklen_t length = sizeof(peer);
 
 	if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length))
-		return -1;
-	return pidfd_open(peer.pid, 0);
+		return -errno;
+	return open_process(peer.pid);
 }
 
 static int open_lock_holder(const struct command *c, const char *pool)
@@ -49,22 +57,24 @@ static int open_lock_holder(const struct command *c, const char *pool)
 	snprintf(path, sizeof(path), "%.3900s/%s/pid", command_run_dir(c), pool);
 	fd = open(path, O_RDWR | O_CLOEXEC);
 	if (fd < 0)
-		return -1;
-	rc = fcntl(fd, F_GETLK, &lock);
+		return errno == ENOTDIR ? -ENOENT : -errno;
+	rc = fcntl(fd, F_GETLK, &lock) ? -errno : 0;
 	close(fd);
-	return rc || lock.l_type == F_UNLCK ? -1 : pidfd_open(lock.l_pid, 0);
+	if (!rc && lock.l_type == F_UNLCK)
+		rc = -ENOENT;
+	return rc ? rc : open_process(lock.l_pid);
 }
 
-/* A descriptor of it; -1: there is none. */
+/* A descriptor of it. -ENOENT: there is none, for sure; other errors: nobody knows. */
 static int open_server(const struct command *c, const char *pool)
 {
-	int socket, process = -1;
+	int socket, process = -ENOENT;
 
 	if (!client_connect(c, pool, &socket, NULL)) {
 		process = open_listener(socket);
 		close(socket);
 	}
-	return process >= 0 ? process : open_lock_holder(c, pool);
+	return process == -ENOENT ? open_lock_holder(c, pool) : process;
 }
 
 /* Of what was told to end: 0, or not before the deadline, or before the user has had enough. */
@@ -139,8 +149,11 @@ static int stop_by_force(struct command *c, const char *pool, bool *killed)
 	double deadline = deadline_of(c, STOP_SECONDS);
 	int rc, process = open_server(c, pool);
 
-	if (process < 0)
+	if (process == -ENOENT)
 		return not_served(c, pool);
+	if (process < 0)
+		return error_set(&c->error, process, pool,
+			"whether it is being served cannot be told: %s", strerror(-process));
 	terminal_part("stop the server of", pool);
 	(void)pidfd_send_signal(process, SIGTERM, NULL, 0);
 	rc = wait_for_end(process, deadline);
@@ -263,9 +276,10 @@ static int no_socket(struct command *c, const char *pool)
 {
 	int process = open_lock_holder(c, pool);
 
-	if (process < 0)
+	if (process == -ENOENT)
 		return not_served(c, pool);
-	close(process);
+	if (process >= 0)
+		close(process);
 	return error_set(&c->error, -EBUSY, pool, "its server is starting, or stopping");
 }
 

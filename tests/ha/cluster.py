@@ -119,8 +119,8 @@ class Node:
         command('ip', 'link', 'set', self.device, 'down')
 
     def attempt(self, *argv, timeout=ACTION_TIMEOUT):
-        return subprocess.run(['nsenter', '--target', str(self._inside), '--all', '--', 'chroot', self.root, *argv], stdin=subprocess.DEVNULL,
-                              capture_output=True, text=True, timeout=timeout)
+        return subprocess.run(['nsenter', '--target', str(self._inside), '--all', '--', 'chroot', self.root, *argv],
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout)
 
     def run(self, *argv, **options):
         done = self.attempt(*argv, **options)

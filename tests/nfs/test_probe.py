@@ -3,6 +3,7 @@
 
 import os
 import signal
+import socket
 
 import pytest
 
@@ -50,7 +51,6 @@ def test_one_that_takes_no_turn(stopped):
 
 def test_its_socket_may_be_full(stopped):
     """Each leaves a connection behind that waits; the last ones find no room, and wait no longer."""
-    import socket
     waiting = [socket.socket(socket.AF_UNIX) for _ in range(300)]
     for one in waiting:
         one.setblocking(False)
