@@ -5,6 +5,7 @@ It boots its kernel directly, writes nothing to its disk, and takes commands as 
 does (tests/nfs/harness/commands.py).
 """
 
+import contextlib
 import os
 import select
 import socket
@@ -72,6 +73,15 @@ class Guest(Machine, Commands):
     def power_off(self):
         self._spawned = []
         super().power_off()
+
+    @contextlib.contextmanager
+    def delayed(self, seconds):
+        """What it sends into its network leaves that much later."""
+        self.run(f'tc qdisc add dev {self.network} root netem delay {1000 * seconds:.0f}ms limit 10000')
+        try:
+            yield
+        finally:
+            self.run(f'tc qdisc del dev {self.network} root')
 
     def put(self, path, to):
         """A copy of the harness's file PATH there."""

@@ -195,15 +195,16 @@ def test_a_reply_is_replayed(session, file):
 
 
 def test_data_is_fetched_by_several_reads_at_once(session, file, pair):
-    """The more are under way, the less a WRITE waits for the network."""
+    """The more are under way, the less a WRITE waits for the network: no answer is back before the last is asked."""
     reach, stateid = file
+    server, client = pair
     data = os.urandom(8 * 4096)
     session.connection.fill(data)
     whole = [next_sequence(session), *reach, write(stateid, 0, data), getattr_(SIZE)]
     message = session.message(whole)
     at = message.index(data)
     header = session.connection.header(session.xid, reads=[(at, i * 4096, 4096) for i in range(8)])
-    with pair[0].wire('lan') as wire:
+    with server.wire('lan') as wire, client.delayed(0.5):
         session.connection.send_bytes(header + message[:at] + message[at + len(data):])
         assert results(session.connection.receive(), session.xid, whole)[-1] == len(data)
     under_way = most = 0
