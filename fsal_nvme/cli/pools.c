@@ -298,16 +298,38 @@ static void note_unreadable(const struct found_pool *found)
 	}
 }
 
+/* What fencing may use of the pool's devices. */
+static json_t *fencing_json(struct command *c, const struct found_pool *found)
+{
+	json_t *areas = json_array(), *area;
+	struct pool_summary summary;
+
+	for (unsigned i = 0; i < found->summary.devices_found; i++) {
+		if (pool_probe(c->engine, found->set.paths[i], &summary, NULL) ||
+			!summary.fencing_size)
+			continue;
+		area = json_object();
+		json_object_set_new(area, "device", json_uuid(summary.device));
+		put_text(area, "path", found->set.paths[i]);
+		put_integer(area, "offset", summary.fencing_offset);
+		put_integer(area, "size", summary.fencing_size);
+		json_array_append_new(areas, area);
+	}
+	return areas;
+}
+
 static int list_importable(struct command *c)
 {
-	json_t *pools = json_array();
+	json_t *pools = json_array(), *pool;
 	struct found_pool *list;
 	unsigned count;
 	int rc = probe(c, true, &list, &count);
 
 	json_object_set_new(c->result, "pools", pools);
 	for (unsigned i = 0; i < count; i++) {
-		json_array_append_new(pools, summary_json(&list[i].summary));
+		pool = summary_json(&list[i].summary);
+		json_object_set_new(pool, "fencing", fencing_json(c, &list[i]));
+		json_array_append_new(pools, pool);
 		note_unreadable(&list[i]);
 	}
 	free_list(list, count);

@@ -178,9 +178,16 @@ static uint64_t journal_size(const struct pool_create_options *o, uint64_t small
 	return round_down(size, 8 * BLOCK_SIZE);
 }
 
+/* Where the journal begins on a device of `size` bytes. */
+static uint64_t journal_place(uint64_t size)
+{
+	return size < FENCING_DEVICE_LEAST ? BLOCK_SIZE + LABEL_AREA
+					   : FENCING_OFFSET + FENCING_SIZE;
+}
+
 static uint64_t slots_space(uint64_t size, uint64_t journal)
 {
-	uint64_t other = 2 * BLOCK_SIZE + 2 * LABEL_AREA + journal;
+	uint64_t other = journal_place(size) + journal + LABEL_AREA + BLOCK_SIZE;
 
 	return size > other ? size - other : 0;
 }
@@ -226,7 +233,7 @@ static void place_parts(struct device_header *h, uint64_t size, uint64_t journal
 	layout_compute(&layout, h->data, h->parity, h->cell, h->slot_rows);
 	h->slot_size = layout_slot_size(&layout);
 	h->size = size;
-	h->journal_offset = BLOCK_SIZE + LABEL_AREA;
+	h->journal_offset = journal_place(size);
 	h->journal_size = journal;
 	h->slots_offset = h->journal_offset + journal;
 	h->label_b_offset = size - BLOCK_SIZE - LABEL_AREA;

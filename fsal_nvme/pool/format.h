@@ -6,6 +6,8 @@
  *   block 0            device header (written when the device joins the pool, never changed; a copy
  *                      that has rotted is written again)
  *   label area A       LABEL_RING places of LABEL_SIZE, place = epoch % LABEL_RING
+ *   fencing area       of devices that are large enough: FENCING_SIZE bytes at FENCING_OFFSET that
+ *                      the pool does not touch, for whoever fences the hosts that share it
  *   journal ring       journal_size bytes
  *   slots              slot_count of slot_size bytes
  *   label area B       as A; the two are never written at the same time
@@ -29,6 +31,9 @@
 #define LABEL_BODY (3 * BLOCK_SIZE)
 #define LABEL_AREA (LABEL_RING * LABEL_SIZE)
 #define LABEL_A_OFFSET BLOCK_SIZE /* bytes from the start of the device to area A */
+#define FENCING_OFFSET (1ull << 20) /* bytes from the start of the device */
+#define FENCING_SIZE (3ull << 20)
+#define FENCING_DEVICE_LEAST (1ull << 30) /* smaller devices have no such area */
 #define ROOT_SEGMENTS_MAX 64u /* narrow ones: see ROOT_ROOM */
 #define SPANS_MAX 12u
 #define OWNERS_MAX 6u /* each keeps its place of LABEL_RING, the last owner another */

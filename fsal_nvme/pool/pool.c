@@ -180,6 +180,11 @@ static void fill_summary(
 	s->parity = header->parity;
 	s->device_count = label->device_count;
 	s->devices_found = header->data > 0;
+	memcpy(s->device, header->uuid, 16);
+	if (header->journal_offset >= FENCING_OFFSET + FENCING_SIZE) {
+		s->fencing_offset = FENCING_OFFSET;
+		s->fencing_size = FENCING_SIZE;
+	}
 }
 
 static int read_head(struct engine *engine, struct device *device, struct device_header *header,

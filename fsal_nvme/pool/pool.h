@@ -103,6 +103,10 @@ struct pool_summary {
 	uint64_t owner_pid;
 	uint8_t owner_boot[16];
 	unsigned data, parity, device_count, devices_found;
+	/* Of the device that was probed: */
+	uint8_t device[16];
+	uint64_t fencing_offset,
+		fencing_size; /* what it keeps for fencing, bytes; size 0: nothing */
 };
 /* One device's label. -ENOENT when it holds none; -EBADMSG when either its header (devices_found is
  * 0) or all of its labels are bad: of `summary` the uuid is right, and the rest of what the other

@@ -250,6 +250,33 @@ def test_big_devices_with_the_default_cell(site):
     assert site.json('pool', 'status', 'big')['pool']['size'] > 3 << 30
 
 
+def test_what_is_kept_for_fencing_is_told_and_not_touched(site):
+    """Whoever fences the hosts writes there while the pool is served."""
+    devices = site.devices(4, size=1 << 30)
+    site('pool', 'create', 'big', '--data', '2', '--parity', '1', *devices)
+    areas = site.json('pool', 'import', '--device-dir', site.devices_dir)['pools'][0]['fencing']
+    assert sorted(area['path'] for area in areas) == devices and len({area['device'] for area in areas}) == 4
+    others = {path: os.urandom(areas[0]['size']) for path in devices}
+    for area in areas:
+        with open(area['path'], 'r+b') as file:
+            file.seek(area['offset'])
+            file.write(others[area['path']])
+    site('serve', 'big')
+    site('dataset', 'ingest', 'big/set', site.tree())
+    site('serve', 'big', '--stop')
+    site('pool', 'check', 'big', '--repair')
+    site('pool', 'export', 'big')
+    for area in areas:
+        with open(area['path'], 'rb') as file:
+            file.seek(area['offset'])
+            assert file.read(area['size']) == others[area['path']]
+
+
+def test_small_devices_keep_nothing_for_fencing(pool):
+    pool('pool', 'export', 'tank')
+    assert pool.json('pool', 'import', '--device-dir', pool.devices_dir)['pools'][0]['fencing'] == []
+
+
 def test_check(pool):
     pool('share', 'create', 'tank/a')
     report = pool.json('pool', 'check', 'tank')['check']

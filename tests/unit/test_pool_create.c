@@ -69,6 +69,8 @@ static void check(const struct device_header *h, uint32_t cell, uint64_t size)
 	assert_int_equal(h->cell, cell);
 	assert_int_equal(h->size, size);
 	assert_true(chunk <= CHUNK_MOST && h->slot_rows >= 8);
+	assert_true(h->journal_offset >= LABEL_A_OFFSET + LABEL_AREA);
+	assert_int_equal(h->journal_offset >= FENCING_OFFSET + FENCING_SIZE, size >= 1ull << 30);
 	assert_true(h->slot_count >= (h->slot_rows > 8 ? 1000u : 100u));
 	/* Little is left over, and large devices have large slots. */
 	assert_true(h->slots_offset + (h->slot_count + 1ull) * h->slot_size > h->label_b_offset);
