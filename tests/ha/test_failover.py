@@ -11,7 +11,7 @@ from cluster import Cluster
 from harness.client import make_client
 from harness.host import wait_until
 from harness.server import Pool
-from writer import Writer
+from harness.appender import Appender
 
 
 @pytest.fixture(scope='module')
@@ -40,7 +40,7 @@ def writer(cluster, client, request):
             client.mount('/tank/share', path, f'vers=4.1,proto=tcp{options}', server=cluster.address)
     name = request.node.name
     client.run(['mkdir', f'/mnt/share/{name}'], timeout=120)
-    yield Writer(client, f'/mnt/share/{name}', f'/mnt/also/{name}')
+    yield Appender(client, f'/mnt/share/{name}', f'/mnt/also/{name}')
     client.kill_commands()
 
 

@@ -141,17 +141,16 @@ class Console:
 
 
 class Drive:
-    """An emulated NVMe drive in a slot of its own: `path` is its name in the machine. With `file`, a
-    drive of another machine too."""
+    """An emulated NVMe drive in a slot of its own: `path` is its name in the machine. MACHINE's files
+    and names are those of the drive: another machine that has it too sees the same one."""
 
-    def __init__(self, machine, number, size, file=None):
+    def __init__(self, machine, number, size):
         self.number = number
         self.serial = f'{machine.name}{number}'
-        self.file = file or machine.path(f'nvme{number}')
+        self.file = machine.path(f'nvme{number}')
         self.path = f'/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_{self.serial}'
-        if not file:
-            with open(self.file, 'wb') as made:
-                made.truncate(size)
+        with open(self.file, 'wb') as made:
+            made.truncate(size)
 
     def arguments(self):
         return [*slot(f'slot{self.number}', self.number),
@@ -167,8 +166,9 @@ def slot(name, number):
 
 
 class Machine:
-    """A machine of QEMU. `networks` are those it is in, each with its address there. A subclass says
-    how it boots, `boot_arguments`, and waits until it takes commands, `wait_until_up`."""
+    """A machine of QEMU. `networks` are those it is in, each with its address there; `drives` are so
+    many of its own, or another machine, whose drives it has too. A subclass says how it boots,
+    `boot_arguments`, and waits until it takes commands, `wait_until_up`."""
 
     def __init__(self, lab, name, number, drives=0, drive_bytes=1 << 30, networks=None, disks=(), cpus=1,
                  memory_mib=1536):
@@ -176,7 +176,8 @@ class Machine:
         self.workdir = lab.workdir
         self.networks, self.disks = dict(networks or {}), list(disks)
         self.cpus, self.memory_mib = cpus, memory_mib
-        self.drives = [Drive(self, i, drive_bytes) for i in range(drives)]
+        self.drives = drives.drives if isinstance(drives, Machine) else [
+            Drive(self, i, drive_bytes) for i in range(drives)]
         self.console = Console(self.path('console'))
         self.qmp = None
         self._daemon = None
@@ -257,6 +258,13 @@ class Machine:
         if self._daemon:
             self._daemon.kill()
             self._daemon = None
+
+    def pause(self):
+        """Stand still: no processor runs, no clock, no watchdog."""
+        self.qmp.ask('stop')
+
+    def go_on(self):
+        self.qmp.ask('cont')
 
     def reset(self):
         """Power off and on: the drives keep what they hold, the system starts afresh. (QEMU's own

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
-"""A client at work while a cluster fails over."""
+"""A client at work while its server goes away and comes back."""
 
 
 def write(path, locked):
@@ -44,7 +44,7 @@ def read(path):
     return log, int.from_bytes(checkpoint[:8], 'big'), checkpoint == checkpoint[:8] * 20000
 
 
-class Writer:
+class Appender:
     """As above, on CLIENT in the directory PATH; ALSO is where the same directory is mounted once more."""
 
     def __init__(self, client, path, also):

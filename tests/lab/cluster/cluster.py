@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""A cluster of the appliance: nodes of its image that see the same drives, made by the commands that an admin has.
+
+    cluster = Cluster(lab, image=image, key=key, kernel=kernel, public_key=public_key).start()
+    cluster.create(); cluster.join(); cluster.serve()
+    cluster.owner().power_off()
+"""
+
+import json
+import subprocess
+
+from harness.host import wait_until
+from node import Node
+
+NAMES = ('n1', 'n2')
+ADDRESSES = ('192.0.2.1', '192.0.2.2')
+ADDRESS = '192.0.2.100'
+POOL = SERVICE = 'tank'
+PORTS = {'tcp': 2049, 'rdma': 20049}
+WATCHDOG = 15  # seconds: nothing is quick on emulated processors
+ACT_TIMEOUT = 900
+
+
+class Cluster:
+    def __init__(self, lab, public_key, **options):
+        self.nodes = []
+        for name, address in zip(NAMES, ADDRESSES):
+            self.nodes.append(lab.add(
+                Node, name, drives=self.nodes[0] if self.nodes else 6, networks={'lan': f'{address}/24'},
+                memory_mib=2560, configuration=f'hostname={name}\nssh_key={public_key}\nrdma=rxe\n', **options))
+
+    def start(self):
+        for node in self.nodes:
+            node.power_on()
+        for node in self.nodes:
+            node.wait_until_up()
+        drives = ' '.join(drive.path for drive in self.nodes[0].drives)
+        self.nodes[0].run(f'millrace pool create {POOL} --data 4 --parity 2 {drives}')
+        return self
+
+    def create(self):
+        """The token for the next."""
+        return self.nodes[0].json(f'millrace cluster create --address {ADDRESSES[0]} --pool {POOL} '
+                                  f'--watchdog-timeout {WATCHDOG}')['cluster']['token']
+
+    def join(self, token, rc=0):
+        return self.nodes[1].run(f'millrace cluster join {ADDRESSES[0]} --address {ADDRESSES[1]} --token {token} --json', rc,
+                                 timeout=ACT_TIMEOUT)
+
+    def serve(self):
+        self.nodes[0].run(f'millrace share create {POOL}/share --mode 0777')
+        self.nodes[0].run(f"millrace share set {POOL}/share 'nfs.clients=*:rw' nfs.squash=none")
+        self.nodes[0].run(f'millrace service create {SERVICE} --pool {POOL} --address {ADDRESS}/24', timeout=ACT_TIMEOUT)
+        return self
+
+    # --- what it says -----------------------------------------------------------------------------------
+
+    def _ask(self, verb):
+        """What a node answers that is up, or None."""
+        for node in self.nodes:
+            if not node.is_on():
+                continue
+            try:
+                done = node.attempt(f'millrace {verb} --json', 60)
+            except subprocess.TimeoutExpired:
+                continue
+            if done.returncode == 0:
+                return json.loads(done.stdout)
+        return None
+
+    def states(self):
+        told = self._ask('cluster status')
+        return {node['name']: node['state'] for node in told['nodes']} if told else {}
+
+    def owner(self):
+        """The node that serves, or None."""
+        told = self._ask('service list')
+        names = [service['node'] for service in told['services']] if told else []
+        return next((node for node in self.nodes if names == [node.name]), None)
+
+    def other(self, node):
+        return next(other for other in self.nodes if other is not node)
+
+    def server_pid(self, node):
+        return int(node.run(f'pgrep -f /run/millrace/{POOL}/ganesha.conf'))
+
+    def wait_until_whole(self):
+        """Both nodes are up and in it, and one serves. A node that was reset is started again."""
+        def is_whole():
+            for node in self.nodes:
+                if not node.is_on():
+                    node.power_off()
+                    node.power_on()
+            return set(self.states().values()) == {'online'} and self.owner()
+
+        return wait_until(is_whole, 2 * ACT_TIMEOUT, 'the cluster is whole', interval=2)
