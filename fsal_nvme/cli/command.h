@@ -21,6 +21,7 @@ struct command {
 	bool hint_help; /* the error is one of usage: point at --help */
 	bool degraded; /* of `status` */
 	bool answered; /* all that there was to print is printed */
+	bool everywhere; /* a pool that is not known here is looked for on all devices */
 	bool reader; /* it is about the pool's reader on this host, not about its owner */
 };
 
@@ -65,7 +66,8 @@ struct found_pool {
 int pools_probe(struct command *command, const struct device_set *set, struct found_pool **list,
 	unsigned *count);
 void found_free(struct found_pool *found);
-/* By the cache, --device-dir, and where that is not all of it, /dev. -ENOENT. */
+/* By the cache, --device-dir, and where that is not all of it, or with `everywhere`, /dev. -ENOENT.
+ */
 int pool_find(
 	struct command *command, const char *name, struct found_pool *found, struct error *error);
 
@@ -168,9 +170,18 @@ int command_pool_status(struct command *command);
 int command_pool_iostat(struct command *command);
 int command_serve(struct command *command);
 int command_status(struct command *command);
-/* node.c */
+/* node.c, cluster.c */
 int command_node_status(struct command *command);
 int command_node_update(struct command *command);
+int command_cluster(struct command *command);
+int command_service(struct command *command);
+
+/* --- helper.c: what programs of the appliance and of a cluster do ------------------------ */
+
+/* Runs `helper` with `words`, which end with NULL; what it answers become members of `result`. Its
+ * reason to fail is about `object`. Waits, as long as it takes. */
+int helper_run(struct command *command, const char *helper, const char *const *words,
+	const char *object, json_t *result);
 
 /* --- serve: the parts -------------------------------------------------------------------- */
 

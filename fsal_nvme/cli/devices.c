@@ -341,10 +341,10 @@ int pool_find(
 	memset(found, 0, sizeof(*found));
 	if (!rc && set.count)
 		rc = probe_for(command, &set, name, cached ? uuid : NULL, found, error);
-	if (!rc && cached && !complete(found)) {
+	if (!rc && (cached || command->everywhere) && !complete(found)) {
 		rc = device_set_scan(&set);
 		if (!rc)
-			rc = probe_for(command, &set, name, uuid, found, error);
+			rc = probe_for(command, &set, name, cached ? uuid : NULL, found, error);
 		if (!rc && found->set.count && !complete(found))
 			rc = add_unreadable(command, name, &set, known, found);
 	}

@@ -8,7 +8,8 @@
 
 #include "cli/command.h"
 
-/* Verbs that the command has a way of its own for; all others act on an open pool. */
+/* Verbs that the command has a way of its own for (without a name: all of the noun's); all others
+ * act on an open pool. */
 static const struct {
 	const char *noun, *name;
 	int (*run)(struct command *command);
@@ -26,6 +27,10 @@ static const struct {
 	{"status", NULL, command_status},
 	{"node", "status", command_node_status},
 	{"node", "update", command_node_update},
+	{"node", "drain", command_service},
+	{"node", "resume", command_service},
+	{"cluster", NULL, command_cluster},
+	{"service", NULL, command_service},
 };
 
 bool command_json(const struct command *command)
@@ -94,7 +99,8 @@ static int run(struct command *c)
 	if (rc)
 		return rc;
 	for (unsigned i = 0; i < sizeof(own_ways) / sizeof(own_ways[0]); i++)
-		if (c->verb == verb_find(own_ways[i].noun, own_ways[i].name))
+		if (!strcmp(own_ways[i].noun, c->verb->noun) &&
+			(!own_ways[i].name || !strcmp(own_ways[i].name, c->verb->name)))
 			return own_ways[i].run(c);
 	return command_run_on_pool(c);
 }

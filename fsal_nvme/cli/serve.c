@@ -46,6 +46,7 @@ static int check_arguments(struct serving *s)
 	int rc;
 
 	c->reader = has(c, "reader");
+	c->everywhere = c->reader || has(c, "fenced");
 	rc = object_split(
 		json_string_value(json_object_get(c->args, "pool")), s->pool, NULL, &c->error);
 

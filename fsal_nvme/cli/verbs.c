@@ -22,6 +22,20 @@
 #define END {NULL, VALUE_TEXT, 0, 0, 0, NULL, NULL}
 /* clang-format on */
 
+#define OWN_ADDRESSES                                                                      \
+	{                                                                                  \
+		"address", VALUE_TEXT, PARAMETER_NEEDED | PARAMETER_MANY, 0, 0, "ADDRESS", \
+			"where other nodes reach this one; again for a second network"     \
+	}
+#define WATCHDOG                                                                                  \
+	{                                                                                         \
+		"watchdog", VALUE_PATH, 0, 0, 0, "DEVICE", "this node's watchdog (/dev/watchdog)" \
+	}
+#define SERVICE                                                                          \
+	{                                                                                \
+		"name", VALUE_TEXT, NEEDED_PLACE, 0, 0, "SERVICE", "name of the service" \
+	}
+
 static const struct parameter pool_create_args[] = {
 	{"pool", VALUE_TEXT, NEEDED_PLACE, 0, 0, "NAME", "name of the new pool"},
 	{"device", VALUE_TEXT, MANY_PLACE | PARAMETER_NEEDED, 0, 0, "DEVICE[@DOMAIN]",
@@ -99,6 +113,40 @@ static const struct parameter node_update_args[] = {
 	{"file", VALUE_PATH, NEEDED_PLACE, 0, 0, "FILE", "the update"},
 	FORCE("also the version that runs, or an older one"),
 	{"later", VALUE_FLAG, 0, 0, 0, NULL, "do not boot now: the next boot tries it"}, END};
+static const struct parameter one_node[] = {
+	{"node", VALUE_TEXT, PARAMETER_PLACE, 0, 0, "NODE", "the node (this one)"}, END};
+
+static const struct parameter cluster_create_args[] = {OWN_ADDRESSES, WATCHDOG,
+	{"name", VALUE_TEXT, 0, 0, 0, "NAME", "name of the cluster (millrace)"},
+	{"pool", VALUE_TEXT, 0, 0, 0, "POOL",
+		"fence by what this pool's drives keep for it; all nodes see them"},
+	{"fencing", VALUE_PATH, PARAMETER_MANY, 0, 0, "DEVICE",
+		"fence by this block device, for that alone, which all nodes see; or by three"},
+	{"watchdog-timeout", VALUE_NUMBER, 0, 5, 120, "SECONDS",
+		"after which a node that cannot go on is reset (5); fencing takes twice that"},
+	END};
+static const struct parameter cluster_join_args[] = {
+	{"leader", VALUE_TEXT, NEEDED_PLACE, 0, 0, "ADDRESS", "of the node that gave the token"},
+	OWN_ADDRESSES, WATCHDOG,
+	{"token", VALUE_TEXT, PARAMETER_NEEDED, 0, 0, "TOKEN",
+		"as `cluster create` and `cluster token` print it"},
+	END};
+static const struct parameter cluster_leave_args[] = {
+	{"yes", VALUE_FLAG, 0, 0, 0, NULL, "also as the last node, which ends the cluster"}, END};
+static const struct parameter confirm_dead_args[] = {
+	{"node", VALUE_TEXT, NEEDED_PLACE, 0, 0, "NODE", "the node that does not run"},
+	{"yes", VALUE_FLAG, 0, 0, 0, NULL, "somebody has seen that it is off"}, END};
+
+static const struct parameter service_create_args[] = {SERVICE,
+	{"pool", VALUE_TEXT, PARAMETER_NEEDED, 0, 0, "POOL", "the pool that it serves"},
+	{"address", VALUE_TEXT, PARAMETER_NEEDED, 0, 0, "ADDRESS/BITS",
+		"where clients find it, on whichever node"},
+	{"port", VALUE_NUMBER, 0, 1, 65535, "N", "TCP port (2049)"},
+	{"lease", VALUE_NUMBER, 0, 5, 3600, "SECONDS", "lease of NFS clients (20)"}, END};
+static const struct parameter service_move_args[] = {
+	SERVICE, {"node", VALUE_TEXT, PARAMETER_PLACE, 0, 0, "NODE", "where to (any other)"}, END};
+static const struct parameter service_remove_args[] = {
+	SERVICE, {"yes", VALUE_FLAG, 0, 0, 0, NULL, "clients may lose it"}, END};
 
 const struct verb verb_table[] = {
 	{"pool", "create", "make a pool of devices", 0, pool_create_args, NULL},
@@ -142,6 +190,21 @@ const struct verb verb_table[] = {
 		NULL},
 	{"node", "update", "write another version of the appliance, and try it", 0,
 		node_update_args, NULL},
+	{"node", "drain", "move services away from a node, and keep them away", 0, one_node, NULL},
+	{"node", "resume", "let a drained node serve again", 0, one_node, NULL},
+	{"cluster", "create", "make a cluster of this node, for others to join", 0,
+		cluster_create_args, NULL},
+	{"cluster", "token", "let one more node join", 0, nothing, NULL},
+	{"cluster", "join", "put this node into a cluster", 0, cluster_join_args, NULL},
+	{"cluster", "status", "nodes, services, quorum, fencing", 0, nothing, NULL},
+	{"cluster", "leave", "take this node out of its cluster", 0, cluster_leave_args, NULL},
+	{"cluster", "confirm-dead", "say that a node does not run, where fencing cannot", 0,
+		confirm_dead_args, NULL},
+	{"service", "create", "serve a pool at an address, on whichever node is well", 0,
+		service_create_args, NULL},
+	{"service", "list", "services of the cluster", 0, nothing, NULL},
+	{"service", "move", "let another node serve it", 0, service_move_args, NULL},
+	{"service", "remove", "serve it no more", 0, service_remove_args, NULL},
 	{NULL, NULL, NULL, 0, NULL, NULL},
 };
 

@@ -192,6 +192,30 @@ static const struct field node[] = {
 	END,
 };
 
+static const struct field cluster[] = {
+	{"name", "cluster", FIELD_TEXT},
+	{"quorum", "quorum", FIELD_BOOL},
+	{"fencing", "fencing", FIELD_BOOL},
+	END,
+};
+static const struct field nodes[] = {
+	{"name", "NODE", FIELD_TEXT},
+	{"state", "STATE", FIELD_TEXT},
+	END,
+};
+static const struct field cluster_services[] = {
+	{"name", "SERVICE", FIELD_TEXT},
+	{"node", "NODE", FIELD_TEXT},
+	END,
+};
+static const struct field services[] = {
+	{"name", "SERVICE", FIELD_TEXT},
+	{"pool", "POOL", FIELD_TEXT},
+	{"address", "ADDRESS", FIELD_TEXT},
+	{"node", "NODE", FIELD_TEXT},
+	END,
+};
+
 #define NO_POOLS "No pools are known here: `millrace pool import` looks for some."
 
 const struct view view_table[] = {
@@ -215,5 +239,9 @@ const struct view view_table[] = {
 	{"status", NULL, "pools", NULL, NO_POOLS, pools, false},
 	{"status", NULL, "advice", "", NULL, all_advice, true},
 	{"node", "status", "node", NULL, NULL, node, false},
+	{"cluster", "status", "cluster", NULL, NULL, cluster, false},
+	{"cluster", "status", "nodes", "", NULL, nodes, false},
+	{"cluster", "status", "services", "", NULL, cluster_services, false},
+	{"service", "list", "services", NULL, "The cluster has no services.", services, false},
 	{NULL, NULL, NULL, NULL, NULL, NULL, false},
 };

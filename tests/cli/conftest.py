@@ -129,7 +129,7 @@ def link_or_copy(source, target):
 def verbs(site):
     """All verbs as --help lists them: [('pool', 'create'), ..., ('status',)]."""
     text = site('--help').stdout.split('\nOptions')[0]
-    return [tuple(words.split()) for words in re.findall(r'^  ([a-z]+(?: [a-z]+)?)  +\S', text, re.M)]
+    return [tuple(words.split()) for words in re.findall(r'^  ([a-z]+(?: [a-z-]+)?)  +\S', text, re.M)]
 
 
 def contents(paths):

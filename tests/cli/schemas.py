@@ -17,7 +17,7 @@ def names():
 
 def verbs():
     """Those that have a schema, as ('pool', 'status')."""
-    return {tuple(name.split('-')) for name in names() - SHARED}
+    return {tuple(name.split('-', 1)) for name in names() - SHARED}
 
 
 @functools.cache
