@@ -36,9 +36,20 @@ def test_it_has_no_identity(root, state):
     assert root.exists('/etc/machine-id') and root.read('/etc/machine-id') == ''
     assert not [name for name in root.names('/etc/ssh') if name.startswith('ssh_host')]
     assert not root.names('/etc/nvme') & {'hostid', 'hostnqn'}
-    for path in ('/etc/hostname', '/var/lib/dbus/machine-id', '/var/lib/systemd/random-seed'):
+    assert not root.names('/var/lib/pcsd') and not root.names('/var/lib/pacemaker/cib')
+    for path in ('/etc/hostname', '/var/lib/dbus/machine-id', '/var/lib/systemd/random-seed', '/etc/corosync/authkey',
+                 '/etc/corosync/corosync.conf', '/etc/pacemaker/authkey'):
         assert not root.exists(path), path
     assert state.names('/') == {'lost+found'}
+
+
+def test_it_is_in_no_cluster_until_it_is_put_into_one(root):
+    assert packages(root) >= {'corosync', 'pacemaker', 'pcs', 'resource-agents', 'sbd', 'fence-agents-sbd'}
+    cluster = {f'{name}.service' for name in ('corosync', 'pacemaker', 'pcsd', 'sbd', 'millrace-cluster')}
+    for unit in ('multi-user.target.wants', 'corosync.service.requires', 'pacemaker.service.requires'):
+        if root.exists(f'/etc/systemd/system/{unit}'):
+            assert not root.names(f'/etc/systemd/system/{unit}') & cluster, unit
+    assert root.names('/var/log') >= {'pcsd', 'pacemaker'}
 
 
 def test_nobody_can_log_in_by_a_password(root):
