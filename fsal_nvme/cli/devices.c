@@ -345,6 +345,9 @@ int pool_find(
 		rc = device_set_scan(&set);
 		if (!rc)
 			rc = probe_for(command, &set, name, cached ? uuid : NULL, found, error);
+		/* Another node may have made the pool anew. */
+		if (!rc && cached && command->everywhere && !found->set.count)
+			rc = probe_for(command, &set, name, NULL, found, error);
 		if (!rc && found->set.count && !complete(found))
 			rc = add_unreadable(command, name, &set, known, found);
 	}

@@ -124,7 +124,7 @@ static const struct parameter cluster_create_args[] = {OWN_ADDRESSES, WATCHDOG,
 		"fence by this block device, for that alone, which all nodes see; or by three"},
 	{"watchdog-timeout", VALUE_NUMBER, 0, 5, 120, "SECONDS",
 		"after which a node that cannot go on is reset (5); fencing takes twice that"},
-	END};
+	FORCE("also by drives that another cluster fenced by, or that hold something"), END};
 static const struct parameter cluster_join_args[] = {
 	{"leader", VALUE_TEXT, NEEDED_PLACE, 0, 0, "ADDRESS", "of the node that gave the token"},
 	OWN_ADDRESSES, WATCHDOG,
@@ -133,6 +133,9 @@ static const struct parameter cluster_join_args[] = {
 	END};
 static const struct parameter cluster_leave_args[] = {
 	{"yes", VALUE_FLAG, 0, 0, 0, NULL, "also as the last node, which ends the cluster"}, END};
+static const struct parameter cluster_remove_args[] = {
+	{"node", VALUE_TEXT, NEEDED_PLACE, 0, 0, "NODE", "the node that is gone for good"},
+	{"yes", VALUE_FLAG, 0, 0, 0, NULL, "it can come back by `cluster join` alone"}, END};
 static const struct parameter confirm_dead_args[] = {
 	{"node", VALUE_TEXT, NEEDED_PLACE, 0, 0, "NODE", "the node that does not run"},
 	{"yes", VALUE_FLAG, 0, 0, 0, NULL, "somebody has seen that it is off"}, END};
@@ -198,6 +201,8 @@ const struct verb verb_table[] = {
 	{"cluster", "join", "put this node into a cluster", 0, cluster_join_args, NULL},
 	{"cluster", "status", "nodes, services, quorum, fencing", 0, nothing, NULL},
 	{"cluster", "leave", "take this node out of its cluster", 0, cluster_leave_args, NULL},
+	{"cluster", "remove", "take a node out that is gone for good", 0, cluster_remove_args,
+		NULL},
 	{"cluster", "confirm-dead", "say that a node does not run, where fencing cannot", 0,
 		confirm_dead_args, NULL},
 	{"service", "create", "serve a pool at an address, on whichever node is well", 0,
