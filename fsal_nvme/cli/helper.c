@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
- * Programs of the appliance that do what a verb is about, since it is partitions, units, pcs: a
+ * Programs of the appliance that do what a verb is about, since it is partitions, units, a
  * boot loader's file in `node` (appliance/root/usr/lib/millrace), a cluster's configuration in
  * `cluster` and `service` (ha/bin).
  * They answer in lines of a word and its value. "progress" and "error" are told; "json" has an

@@ -11,7 +11,7 @@ from cluster import Cluster
 from harness.client import make_client
 from harness.host import wait_until
 from harness.server import Pool
-from harness.appender import Appender
+from harness.appender import Appender, told  # noqa: F401 (a fixture)
 
 
 @pytest.fixture(scope='module')
@@ -42,17 +42,6 @@ def writer(cluster, client, request):
     client.run(['mkdir', f'/mnt/share/{name}'], timeout=120)
     yield Appender(client, f'/mnt/share/{name}', f'/mnt/also/{name}')
     client.kill_commands()
-
-
-@pytest.fixture
-def told(request, record_property, capsys):
-    """Tells a figure with the name of the test."""
-    def tell(seconds):
-        record_property('longest gap', seconds)
-        with capsys.disabled():
-            print(f'\n{request.node.name}: longest gap {seconds:.1f} s')
-
-    return tell
 
 
 @pytest.fixture(autouse=True)

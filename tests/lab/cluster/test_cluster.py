@@ -9,7 +9,7 @@ import pytest
 
 from cluster import ADDRESS, PORTS, SERVICE, Cluster
 from guest import Guest
-from harness.appender import Appender
+from harness.appender import Appender, told  # noqa: F401 (a fixture)
 from harness.host import wait_until
 from node import kernel_of
 
@@ -49,17 +49,6 @@ def writer(cluster, client, request):
     client.kill_commands()
     for path in (MINE, ALSO):
         client.run(f'umount -i {path}', timeout=300)
-
-
-@pytest.fixture
-def told(request, record_property, capsys):
-    """Tells a figure with the name of the test."""
-    def tell(seconds):
-        record_property('longest gap', seconds)
-        with capsys.disabled():
-            print(f'\n{request.node.name}: longest gap {seconds:.1f} s')
-
-    return tell
 
 
 def test_the_cluster_is_whole(cluster):

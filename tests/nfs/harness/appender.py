@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
 """A client at work while its server goes away and comes back."""
 
+import pytest
+
 
 def write(path, locked):
     """Appends a record ten times a second, and has it made stable; renames a new checkpoint over the old one after
@@ -74,3 +76,14 @@ class Appender:
         assert whole and checkpoint == (len(log) - 1) // 10 * 10
         times = [float(when) for _, when in told]
         return max(later - earlier for earlier, later in zip(times, times[1:]))
+
+
+@pytest.fixture
+def told(request, record_property, capsys):
+    """Tells a figure with the name of the test."""
+    def tell(seconds):
+        record_property('longest gap', seconds)
+        with capsys.disabled():
+            print(f'\n{request.node.name}: longest gap {seconds:.1f} s')
+
+    return tell
