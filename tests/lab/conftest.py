@@ -18,6 +18,7 @@ from guest import Guest  # noqa: E402
 from machine import ROOT, Lab  # noqa: E402
 from node import Node, kernel_of  # noqa: E402
 from service import Service  # noqa: E402
+from soft import Soft  # noqa: E402
 
 IMAGES = os.path.abspath(os.environ.get('MILLRACE_IMAGE', os.path.join(ROOT, 'build', 'appliance')))
 SERVER, CLIENT = '192.0.2.1', '192.0.2.2'
@@ -29,14 +30,20 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line('markers', 'long: only with --all')
+    config.addinivalue_line('markers', 'rxe: needs soft RoCE, and is not run with soft iWARP')
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that all is torn down
 
 
+def is_wanted(item, every):
+    if item.get_closest_marker('long') and not every:
+        return False
+    return not (item.get_closest_marker('rxe') and item.callspec.params['soft'] != 'rxe')
+
+
 def pytest_collection_modifyitems(config, items):
-    if not config.getoption('--all'):
-        kept = [item for item in items if not item.get_closest_marker('long')]
-        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-        items[:] = kept
+    kept = [item for item in items if is_wanted(item, config.getoption('--all'))]
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
 
 
 def logs_of(machine):
@@ -100,18 +107,28 @@ def public_key(key):
 
 # --- a node that serves a pool over RDMA, and clients --------------------------------------------------
 
+@pytest.fixture(scope='session', params=['rxe', pytest.param('siw', marks=pytest.mark.long)])
+def soft(request):
+    """The kind of RDMA device that both have."""
+    return Soft(request.param)
+
+
 @pytest.fixture(scope='session')
-def pair(lab, image, key, public_key):
+def pair(lab, image, key, public_key, soft):
     """The server, a node with one drive more than its pool has, and a client of it."""
     server = lab.add(Node, 'server', image=image, key=key, kernel=kernel_of(image, lab.workdir), drives=7,
                      memory_mib=3072, networks={'lan': f'{SERVER}/24'},
-                     configuration=f'hostname=server\nssh_key={public_key}\nrdma=rxe\n')
-    client = lab.add(Guest, 'client', server_address=SERVER, networks={'lan': f'{CLIENT}/24'})
+                     configuration=f'hostname=server\nssh_key={public_key}\nrdma={soft.configuration}\n')
+    client = lab.add(Guest, 'client', server_address=SERVER, soft=soft, networks={'lan': f'{CLIENT}/24'})
     for machine in (server, client):
         machine.power_on()
     for machine in (client, server):
         machine.wait_until_up()
-    return server, client
+    if soft.kind == 'siw':
+        soft.add(server, server.device('lan'))
+    yield server, client
+    for machine in (client, server):
+        lab.remove(machine)
 
 
 @pytest.fixture(scope='session')

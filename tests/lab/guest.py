@@ -13,6 +13,7 @@ import socket
 from harness.commands import Commands
 from harness.host import Timeout, wait_until
 from machine import BOOT_TIMEOUT, ROOT, Machine, free_port
+from soft import Soft
 
 SYSTEM = os.path.join(ROOT, 'build', 'lab')
 AGENT_PORT = 9000  # in the machine; the harness's port differs
@@ -20,18 +21,18 @@ AGENT_PORT = 9000  # in the machine; the harness's port differs
 
 class Guest(Machine, Commands):
     """In one network, whose name its device there has; `server_address` is that of the node that it
-    mounts from."""
+    mounts from, `soft` its kind of RDMA device (soft.py)."""
 
     ROOT_IMAGE = 'root.img'
     MODULES = ('virtio_net', 'nfsv4', 'rpcrdma', 'rdma_ucm', 'ib_uverbs', 'rdma_rxe')
 
-    def __init__(self, lab, name, number, server_address, **options):
+    def __init__(self, lab, name, number, server_address, soft=Soft('rxe'), **options):
         missing = [file for file in ('vmlinuz', 'initrd', self.ROOT_IMAGE)
                    if not os.path.exists(os.path.join(SYSTEM, file))]
         if missing:
             raise RuntimeError(f'{SYSTEM} lacks {", ".join(missing)}: scripts/lab-guest makes it')
         super().__init__(lab, name, number, **options)
-        self.server_address = server_address
+        self.server_address, self.soft = server_address, soft
         (self.network, self.address), = self.networks.items()
         self._listener = self._agent = None
         self._spawned = []
@@ -67,8 +68,7 @@ class Guest(Machine, Commands):
         with connection, connection.makefile() as file:
             if not file.readline():
                 raise RuntimeError(f'{self.name}: the agent went away')
-
-        self.run('rdma link add rxe0 type rxe netdev ' + self.network)
+        self.soft.add(self, self.network)
 
     def power_off(self):
         self._spawned = []
@@ -82,6 +82,10 @@ class Guest(Machine, Commands):
             yield
         finally:
             self.run(f'tc qdisc del dev {self.network} root')
+
+    def does(self, command):
+        """Whether COMMAND succeeds."""
+        return self.run(command, check=False).rc == 0
 
     def put(self, path, to):
         """A copy of the harness's file PATH there."""

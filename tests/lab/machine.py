@@ -330,16 +330,22 @@ class Lab:
 
     def __init__(self, workdir):
         self.workdir = os.fspath(workdir)
-        self.machines = []
+        self.machines, self._made = [], 0
         self._bridges = set()
         self._taps = set()
         own_network()
 
     def add(self, kind, name, **options):
         """Make the next machine, of class KIND; it is off."""
-        machine = kind(self, name, len(self.machines) + 1, **options)
+        self._made += 1
+        machine = kind(self, name, self._made, **options)
         self.machines.append(machine)
         return machine
+
+    def remove(self, machine):
+        """Of MACHINE nothing is left."""
+        machine.close()
+        self.machines.remove(machine)
 
     def tap(self, machine, network):
         """The name of MACHINE's tap in NETWORK; either is made when it is not there."""

@@ -125,14 +125,14 @@ class Node(Machine):
 
     # --- commands -----------------------------------------------------------------------------------
 
-    def attempt(self, command, timeout=600, **options):
+    def attempt(self, command, timeout=600, stdin=subprocess.DEVNULL):
         """COMMAND's CompletedProcess, whatever its exit code; 255 when the node was not reached."""
         argv = ['ssh', '-q', '-i', self.key, '-p', str(self.port), '-o', 'StrictHostKeyChecking=no',
                 '-o', 'UserKnownHostsFile=/dev/null', '-o', 'BatchMode=yes', '-o', 'ConnectTimeout=60',
                 '-o', f'ControlPath={self.path("ssh")}', '-o', 'ControlMaster=auto', '-o', 'ControlPersist=600',
                 'root@127.0.0.1', command]
-        return subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                              text=True, errors='replace', timeout=timeout, check=False, **options)
+        return subprocess.run(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                              errors='replace', timeout=timeout, check=False)
 
     def run(self, command, rc=0, timeout=600):
         """What COMMAND prints; its exit code must be RC."""
@@ -143,6 +143,11 @@ class Node(Machine):
     def does(self, command):
         """Whether COMMAND succeeds."""
         return self.attempt(command).returncode == 0
+
+    def put(self, path, to):
+        """A copy of the harness's file PATH there."""
+        with open(path, 'rb') as file:
+            assert self.attempt(f'cat >{to}', stdin=file).returncode == 0, f'{self.name}: {to} cannot be written'
 
     def json(self, command, rc=0):
         return json.loads(self.run(f'{command} --json', rc))

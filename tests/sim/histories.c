@@ -4,16 +4,17 @@
  * flush of the last one, devices lost at the same moment; then the pool is opened again, the power
  * being cut in some of these openings too, and compared with a model (model.h).
  *
- *   histories [--depth N] [--random N] [--seconds N] [--seed N]
+ *   histories [--depth N] [--random N] [--seconds N] [--seed N] [--part I/N]
  *
  * On a 2+1 pool, all sequences of up to `depth` operations of the table are run (a cut in an
  * earlier operation is a cut in the last one of a shorter sequence), then those that fill the pool
  * and delete in it, behind a few beginnings, then some that move a sealed volume, then `random`
  * longer ones; no device or one dies with each cut. The same on a 2+2 pool, one operation shorter
- * and a quarter as many at random, where up to two die. Then, until `seconds` have passed since the
- * start, more at random on both in turn: a soak, which another seed makes another one. The run
- * fails when an operation of the table never succeeded, or no image was written in full, or none as
- * a delta. A failure prints the sequence, the cut, the devices that died and the seed.
+ * and a quarter as many at random, where up to two die. Then, until `seconds` have passed since
+ * the start, more at random on both in turn: a soak, which another seed makes another one. With
+ * `part` the I-th of N parts of the sequences alone: N processes run them all. The run fails when
+ * an operation of the table never succeeded, or no image was written in full, or none as a delta.
+ * A failure prints the sequence, the cut, the devices that died and the seed.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -26,10 +27,13 @@
 #include "operations.h"
 
 #define SOAK_SEQUENCES 200 /* at random, on one pool after the other */
+#define RUN_LENGTH 5 /* sequences of a part in a row: neighbours end with operations of like cost \
+		      */
 
 static uint64_t seed = 1;
 static unsigned long states, cuts, sequences;
 static uint32_t dead; /* devices, a bit each */
+static unsigned part = 1, parts = 1;
 /* Images of the world at cuts within the last operation; made once, used by all sequences. */
 static struct crashes {
 	struct sim_image **images;
@@ -183,7 +187,8 @@ static void run_sequence(const struct sequence *s)
 	struct run run = {.host = "alpha"};
 	struct model model, before;
 
-	sequences++;
+	if (sequences++ / RUN_LENGTH % parts != part - 1)
+		return;
 	sim_restore(world, base);
 	sim_seed(world, seed + sequences);
 	if (sim_engine_create(world, &run.engine) || run_open(&run))
@@ -320,8 +325,10 @@ static int report(double began)
 {
 	double took = seconds_now() - began;
 
-	printf("%lu sequences, %lu cuts, %lu crash states in %.1f s: %.0f a second; --seed %llu\n",
-		sequences, cuts, states, took, (double)states / took, (unsigned long long)seed);
+	printf("%lu sequences, of them part %u of %u, %lu cuts, %lu crash states in %.1f s: %.0f a "
+	       "second; --seed %llu\n",
+		sequences, part, parts, cuts, states, took, (double)states / took,
+		(unsigned long long)seed);
 	return operations_report() | images_report();
 }
 
@@ -329,7 +336,8 @@ int main(int argc, char **argv)
 {
 	static const struct option options[] = {{"depth", required_argument, NULL, 'd'},
 		{"random", required_argument, NULL, 'r'}, {"seconds", required_argument, NULL, 't'},
-		{"seed", required_argument, NULL, 's'}, {NULL, 0, NULL, 0}};
+		{"seed", required_argument, NULL, 's'}, {"part", required_argument, NULL, 'p'},
+		{NULL, 0, NULL, 0}};
 	unsigned depth = 2;
 	unsigned long random = 100;
 	double least = 0, began = seconds_now();
@@ -344,6 +352,9 @@ int main(int argc, char **argv)
 			least = atof(optarg);
 		else if (option == 's')
 			seed = strtoull(optarg, NULL, 10);
+		else if (option == 'p' && sscanf(optarg, "%u/%u", &part, &parts) == 2 && part &&
+			 part <= parts)
+			continue;
 		else
 			return 2;
 	}

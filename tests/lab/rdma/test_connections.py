@@ -34,7 +34,7 @@ def test_a_network_that_is_gone_for_a_moment(pair, rdma, mount, client, machine,
 
 
 @pytest.mark.long
-def test_a_network_that_is_gone_for_long(rdma, mount, client):
+def test_a_network_that_is_gone_for_long(rdma, soft, mount, client):
     """The server gives the connection up. The client comes again with another device: rdma_rxe's
     management does not survive it (Linux 6.12)."""
     writer = Writer(client, mount('rdma'))
@@ -42,7 +42,8 @@ def test_a_network_that_is_gone_for_long(rdma, mount, client):
     client.lose('lan')
     wait_until(lambda: rdma.held().pairs == 0, 240, 'the connection is given up', 1)
     client.find('lan')
-    client.run('rdma link delete rxe0 && rdma link add rxe0 type rxe netdev lan', timeout=120)
+    soft.delete(client, 'lan')
+    soft.add(client, 'lan')
     writer.more(10)
     writer.check()
 
@@ -77,17 +78,17 @@ def test_no_session_is_bound_again(rdma, mount, client):
     assert calls and set(calls) == {'0'}
 
 
-def test_a_device_that_comes_after_the_server(rdma, pair, service, client, share):
+def test_a_device_that_comes_after_the_server(rdma, soft, pair, service, client, share):
     """TCP is served meanwhile, and RDMA without a restart."""
     server = pair[0]
     device = server.device('lan')
     service.stop()
-    server.run(f'rdma link delete rxe_{device}')
+    soft.delete(server, device)
     service.start()
     wait_until(lambda: 'RDMA is not served' in service.log(), 120, 'the server says so', interval=1)
     service.mount(client, share, '/mnt/device', 'tcp')
     client.run('echo kept >/mnt/device/file; umount -i /mnt/device', timeout=120)
-    server.run(f'rdma link add rxe_{device} type rxe netdev {device}')
+    soft.add(server, device)
     wait_until(lambda: 'RDMA is served' in service.log(), 120, 'RDMA is served', interval=1)
     service.mount(client, share, '/mnt/device', 'rdma')
     assert client.run('cat /mnt/device/file; umount -i /mnt/device', timeout=120).stdout == b'kept\n'

@@ -194,6 +194,7 @@ def test_a_reply_is_replayed(session, file):
         assert answer.writes == [[900]] and session.connection.dump(900) == data
 
 
+@pytest.mark.rxe  # its packets are known
 def test_data_is_fetched_by_several_reads_at_once(session, file, pair):
     """The more are under way, the less a WRITE waits for the network: no answer is back before the last is asked."""
     reach, stateid = file

@@ -17,10 +17,11 @@ def vfs(lab, client):
     yield Vfs(peer)
     client.kill_commands()
     client.run(f'! mountpoint -q {PATH} || umount -i -l {PATH}', timeout=120)
-    peer.close()
+    lab.remove(peer)
 
 
 @pytest.mark.long
+@pytest.mark.rxe
 def test_workers_that_switch_credentials(vfs, client):
     vfs.mount(client, PATH, 'rdma')
     client.run(f'head -c 5000000 /dev/urandom >/tmp/data && cd {PATH} && '
