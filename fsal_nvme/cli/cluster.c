@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
- * Verbs of a cluster: `cluster` and `service`, and draining a node. Programs of ha/bin do them;
- * they are given the verb, and each argument as NAME=VALUE, as often as it was given.
+ * Verbs of a cluster: `cluster`, `service` and `client`, and draining a node. Programs of ha/bin do
+ * them; they are given the verb, and each argument as NAME=VALUE, as often as it was given.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -59,7 +59,7 @@ static int add_all(struct words *words, json_t *args, struct error *error)
 /* What an error is about. */
 static const char *object_of(const struct command *command)
 {
-	static const char *const names[] = {"name", "node", "leader"};
+	static const char *const names[] = {"name", "node", "leader", "volume"};
 
 	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		const char *text = json_string_value(json_object_get(command->args, names[i]));
@@ -134,5 +134,14 @@ int command_service(struct command *command)
 
 	if (!rc && text_of(command, "service", "node"))
 		say_where(command);
+	return rc;
+}
+
+int command_client(struct command *command)
+{
+	int rc = run(command, "client");
+
+	if (!rc)
+		put_text(command->result, "message", text_of(command, "mount", "command"));
 	return rc;
 }

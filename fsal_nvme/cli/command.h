@@ -175,6 +175,7 @@ int command_node_status(struct command *command);
 int command_node_update(struct command *command);
 int command_cluster(struct command *command);
 int command_service(struct command *command);
+int command_client(struct command *command);
 
 /* --- helper.c: what programs of the appliance and of a cluster do ------------------------ */
 
@@ -205,6 +206,8 @@ int server_stop(struct command *command, const char *pool);
 /* --probe: whether it does its work (verbs_serve.c), and answers an NFS call. -ENOENT, -ETIMEDOUT.
  */
 int server_probe(struct command *command, const char *pool);
+/* --end-grace. -ENOENT: none runs. -ETIMEDOUT. */
+int server_end_grace(struct command *command, const char *pool);
 /* Writes RUN_DIR/POOL/ganesha.conf and fills its path. */
 int server_configure(struct command *command, const struct found_pool *found,
 	const struct server_place *place, char *path, size_t size);

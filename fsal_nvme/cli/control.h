@@ -59,6 +59,9 @@ struct control_host {
 	/* Whether requests are answered: looks the root of each export up, the way that requests
 	 * do, and tells the address at which they come in. */
 	int (*probe)(void *data, struct sockaddr_storage *address, struct error *error);
+	/* Ends the time in which clients of an earlier server alone may take what they had, whoever
+	 * has not come; whether there was one. */
+	bool (*end_grace)(void *data);
 	/* Asked to stop: returns at once, as a SIGTERM would. */
 	void (*stop)(void *data);
 };

@@ -31,6 +31,7 @@ static const struct {
 	{"node", "resume", command_service},
 	{"cluster", NULL, command_cluster},
 	{"service", NULL, command_service},
+	{"client", NULL, command_client},
 };
 
 bool command_json(const struct command *command)

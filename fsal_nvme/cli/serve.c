@@ -2,9 +2,9 @@
 /*
  * `serve`: find the pool, write the server's configuration, become the server (--foreground) or
  * start it and wait until its control socket answers, or let systemd do so (--enable); or, with
- * --disable, the reverse; serve_running.c has --stop and --probe. All of it is about the pool's
- * owner on this host or, with --reader, about its reader, which has places of its own below the run
- * directory.
+ * --disable, the reverse; serve_running.c has --stop, --probe and --end-grace. All of it is about
+ * the pool's owner on this host or, with --reader, about its reader, which has places of its own
+ * below the run directory.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -53,19 +53,19 @@ static int check_arguments(struct serving *s)
 	if (rc)
 		return rc;
 	if (has(c, "foreground") + has(c, "enable") + has(c, "stop") + has(c, "disable") +
-			has(c, "probe") >
+			has(c, "probe") + has(c, "end-grace") >
 		1)
 		return error_set(&c->error, -EINVAL, "serve",
-			"only one of --foreground, --enable, --disable, --stop and --probe can be "
-			"done");
+			"only one of --foreground, --enable, --disable, --stop, --probe and "
+			"--end-grace can be done");
 	if (has(c, "force") && !has(c, "stop"))
 		return error_set(&c->error, -EINVAL, "serve",
 			"--force is about --stop: it kills a server that does not stop");
 	if (has(c, "fenced") && c->reader)
 		return error_set(&c->error, -EINVAL, "serve",
 			"a reader takes the pool from nobody: --reader goes without --fenced");
-	if (has(c, "fenced") &&
-		(has(c, "enable") || has(c, "stop") || has(c, "disable") || has(c, "probe")))
+	if (has(c, "fenced") && (has(c, "enable") || has(c, "stop") || has(c, "disable") ||
+					has(c, "probe") || has(c, "end-grace")))
 		return error_set(&c->error, -EINVAL, "serve",
 			"--fenced tells of one start: a unit would tell of each");
 	if (listen && inet_pton(AF_INET, listen, address) != 1 &&
@@ -340,6 +340,8 @@ static int serve(struct serving *s)
 		return server_stop(c, s->pool);
 	if (has(c, "probe"))
 		return server_probe(c, s->pool);
+	if (has(c, "end-grace"))
+		return server_end_grace(c, s->pool);
 	if (has(c, "disable"))
 		return disable(s);
 	if (pool_is_served(c, s->pool))

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
- * What `serve` does with a server that runs: --stop and --probe. Its process is who listens at the
- * control socket, or, while it starts or ends and there is none, who has locked its file "pid".
+ * What `serve` does with a server that runs: --stop, --probe, --end-grace. Its process is who
+ * listens at the control socket, or, while it starts or ends and there is none, who has locked its
+ * file "pid".
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -283,17 +284,29 @@ static int no_socket(struct command *c, const char *pool)
 	return error_set(&c->error, -EBUSY, pool, "its server is starting, or stopping");
 }
 
-int server_probe(struct command *c, const char *pool)
+/* Hands the verb to the server. */
+static int ask(struct command *c, const char *pool)
 {
-	struct sockaddr_storage address;
-	double began = seconds_now();
 	int fd, rc;
 
 	c->deadline = deadline_of(c, PROBE_SECONDS) + TELLING_SECONDS;
 	rc = client_connect(c, pool, &fd, &c->error);
 	if (rc)
 		return rc == -ENOENT ? no_socket(c, pool) : rc;
-	rc = client_call(c, fd, pool, c->verb, c->args, c->result, &c->error);
+	return client_call(c, fd, pool, c->verb, c->args, c->result, &c->error);
+}
+
+int server_end_grace(struct command *c, const char *pool)
+{
+	return ask(c, pool);
+}
+
+int server_probe(struct command *c, const char *pool)
+{
+	struct sockaddr_storage address;
+	double began = seconds_now();
+	int rc = ask(c, pool);
+
 	if (rc)
 		return rc;
 	take_address(c->result, &address);

@@ -105,6 +105,8 @@ static const struct parameter serve[] = {POOL,
 	{"stop", VALUE_FLAG, 0, 0, 0, NULL, "stop the server of this pool"},
 	FORCE("kill it when it has not stopped in time"),
 	{"probe", VALUE_FLAG, 0, 0, 0, NULL, "whether the server of this pool answers"},
+	{"end-grace", VALUE_FLAG, 0, 0, 0, NULL,
+		"wait no more for clients that may reclaim what they had: they lose it"},
 	{"wait", VALUE_NUMBER, 0, 1, 86400, "SECONDS",
 		"how long starting (600), stopping (120) or an answer (30) may take"},
 	END};
@@ -148,8 +150,14 @@ static const struct parameter service_create_args[] = {SERVICE,
 	{"lease", VALUE_NUMBER, 0, 5, 3600, "SECONDS", "lease of NFS clients (20)"}, END};
 static const struct parameter service_move_args[] = {
 	SERVICE, {"node", VALUE_TEXT, PARAMETER_PLACE, 0, 0, "NODE", "where to (any other)"}, END};
+static const struct parameter one_service[] = {SERVICE, END};
 static const struct parameter service_remove_args[] = {
 	SERVICE, {"yes", VALUE_FLAG, 0, 0, 0, NULL, "clients may lose it"}, END};
+
+static const struct parameter mount_command_args[] = {VOLUME("share or dataset"),
+	{"rank", VALUE_NUMBER, 0, 0, UINT32_MAX, "N",
+		"number of the client, which spreads clients over nodes (any)"},
+	{"proto", VALUE_TEXT, 0, 0, 0, "PROTO", "tcp or rdma (rdma where this node has it)"}, END};
 
 const struct verb verb_table[] = {
 	{"pool", "create", "make a pool of devices", 0, pool_create_args, NULL},
@@ -209,7 +217,11 @@ const struct verb verb_table[] = {
 		service_create_args, NULL},
 	{"service", "list", "services of the cluster", 0, nothing, NULL},
 	{"service", "move", "let another node serve it", 0, service_move_args, NULL},
+	{"service", "end-grace", "wait no more for clients that have not come back", 0, one_service,
+		NULL},
 	{"service", "remove", "serve it no more", 0, service_remove_args, NULL},
+	{"client", "mount-command", "how a client of the cluster mounts a share or dataset", 0,
+		mount_command_args, NULL},
 	{NULL, NULL, NULL, 0, NULL, NULL},
 };
 

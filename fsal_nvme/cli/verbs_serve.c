@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
- * What `serve` asks of the server: to stop, or to prove that it does its work. It does when
+ * What `serve` asks of the server: to stop, to end grace, or to prove that it does its work. It
+ * does when
  *
  *   - what its clients look up first, the root of each export, can be looked up
  *   - all that was changed before the question is durable
@@ -116,8 +117,27 @@ static int probe(struct verb_call *call)
 	return rc;
 }
 
+/* --- grace ------------------------------------------------------------------------------- */
+
+static int end_grace(struct verb_call *call)
+{
+	bool was;
+
+	if (!call->host || !call->host->end_grace)
+		return error_set(call->error, -EOPNOTSUPP, pool_name(call->pool),
+			"what has it open is no server");
+	was = call->host->end_grace(call->host->data);
+	json_object_set_new(call->result, "grace_ended", json_boolean(was));
+	put_text(call->result, "message",
+		was ? "Grace has ended: who has not reclaimed by now has lost opens and locks."
+		    : "It was not in grace.");
+	return 0;
+}
+
 int verb_serve(struct verb_call *call)
 {
+	if (call_flag(call, "end-grace"))
+		return end_grace(call);
 	if (call_flag(call, "stop"))
 		return stop(call);
 	if (call_flag(call, "probe"))

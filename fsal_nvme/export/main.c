@@ -131,6 +131,11 @@ static int probe(void *data, struct sockaddr_storage *address, struct error *err
 	return exports_probe(error);
 }
 
+static bool end_grace(void *data)
+{
+	return nfs_lift_grace();
+}
+
 static void stop(void *data)
 {
 	kill(getpid(), SIGTERM);
@@ -142,6 +147,7 @@ static const struct control_host control_host = {
 	.properties_changed = properties_changed,
 	.copied = copied,
 	.probe = probe,
+	.end_grace = end_grace,
 	.stop = stop,
 };
 

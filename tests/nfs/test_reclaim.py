@@ -115,6 +115,22 @@ def test_who_stayed_away_has_lost_it(newcomer, site, root):
         client.do(reclaim_complete())
 
 
+def test_an_admin_ends_grace(newcomer, site, root):
+    """Without waiting for who stays away, and that one has lost what it had."""
+    away, there = newcomer().ready(), newcomer().ready()
+    _, lost = make(away, root, 'ended')
+    crash(site)
+    come_back(there)
+    there.do(reclaim_complete())
+    assert create(there, root, 'not yet') == GRACE
+    assert site.pool.verb('serve', site.pool.name, '--end-grace')['grace_ended'] is True
+    assert create(there, root, 'now') == OK
+    come_back(away)
+    assert away.tell(*claim(away, lost)) in (NO_GRACE, RECLAIM_BAD)
+    away.do(reclaim_complete())
+    assert site.pool.verb('serve', site.pool.name, '--end-grace')['grace_ended'] is False
+
+
 def test_what_was_given_to_another_is_his(newcomer, site, root):
     """The first one's lease has ended, and his record with it, before the lock was the second one's."""
     silent, other = newcomer().ready(), newcomer().ready()

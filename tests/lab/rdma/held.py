@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
-"""What the server holds for its connections over RDMA."""
+"""What the server holds for its connections over RDMA, and how often it turns to a device."""
 
 import collections
+import contextlib
 import re
 
 from harness.host import wait_until
@@ -9,6 +10,14 @@ from harness.host import wait_until
 Held = collections.namedtuple('Held', 'regions pairs pinned threads')
 GONE_TIMEOUT = 240
 WORKERS = 16  # RPC_Ioq_ThrdMax
+TRACING = '/sys/kernel/tracing'
+POST_BYTES = 32  # of struct ibv_post_send, which rdma-core writes to a soft device for each ibv_post_send()
+
+
+class Posts:
+    """COUNT: how often the server's process has posted to its devices, however long the chains."""
+
+    count = None
 
 
 class Rdma:
@@ -30,3 +39,13 @@ class Rdma:
         most = held._replace(threads=held.threads + WORKERS)
         wait_until(lambda: all(now <= then for now, then in zip(self.held(), most)), GONE_TIMEOUT,
                    f'the server holds no more than {held}', interval=1)
+
+    @contextlib.contextmanager
+    def posts(self):
+        """Counts posts to soft RoCE, by the kernel's trace of writes."""
+        node, event, posts = self.service.node, f'{TRACING}/events/syscalls/sys_enter_write', Posts()
+        node.run(f'mountpoint -q {TRACING} || mount -t tracefs tracefs {TRACING}; pid=$(pidof -s ganesha.nfsd); '
+                 f'fd=$(find /proc/$pid/fd -lname "*/uverbs*" -printf "%f\\n"); ls /proc/$pid/task >{TRACING}/set_event_pid && '
+                 f'echo "fd == $fd && count == {POST_BYTES}" >{event}/filter && echo >{TRACING}/trace && echo 1 >{event}/enable')
+        yield posts
+        posts.count = int(node.run(f'echo 0 >{event}/enable; grep -c sys_write {TRACING}/trace || true'))

@@ -194,6 +194,22 @@ def test_a_reply_is_replayed(session, file):
         assert answer.writes == [[900]] and session.connection.dump(900) == data
 
 
+@pytest.mark.rxe  # what a post writes is known
+def test_a_reply_is_posted_at_once(rdma, session, file):
+    """Eight RDMA WRITEs and the message behind them are one chain."""
+    reach, stateid = file
+    data = os.urandom(8 * 600)
+    session.compound(*reach, write(stateid, 0, data))
+    with rdma.posts() as posts:
+        answer = call(session, [next_sequence(session), *reach, read(stateid, 0, len(data))],
+                      writes=[[(1000 * i, 600) for i in range(8)]])
+    assert answer.writes == [[600] * 8] and posts.count == 1
+    with rdma.posts() as posts:
+        session.compound(*reach, getattr_(SIZE))
+        session.compound(*reach, getattr_(SIZE))
+    assert posts.count == 2
+
+
 @pytest.mark.rxe  # its packets are known
 def test_data_is_fetched_by_several_reads_at_once(session, file, pair):
     """The more are under way, the less a WRITE waits for the network: no answer is back before the last is asked."""
