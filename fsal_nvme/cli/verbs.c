@@ -113,7 +113,7 @@ static const struct parameter serve[] = {POOL,
 static const struct parameter nothing[] = {END};
 static const struct parameter node_update_args[] = {
 	{"file", VALUE_PATH, NEEDED_PLACE, 0, 0, "FILE", "the update"},
-	FORCE("also the version that runs, or an older one"),
+	FORCE("also the version that runs, or an older one, or while other nodes cannot take over"),
 	{"later", VALUE_FLAG, 0, 0, 0, NULL, "do not boot now: the next boot tries it"}, END};
 static const struct parameter one_node[] = {
 	{"node", VALUE_TEXT, PARAMETER_PLACE, 0, 0, "NODE", "the node (this one)"}, END};

@@ -28,7 +28,8 @@ def test_files(files):
                 own + 'lib/libntirpc.so.6.3', 'usr/share/man/man8/millrace.8.gz',
                 'usr/share/bash-completion/completions/millrace', 'usr/share/doc/millrace/copyright',
                 'usr/lib/ocf/lib/millrace/functions', 'usr/lib/ocf/resource.d/millrace/server',
-                'usr/lib/ocf/resource.d/millrace/reader', own + 'common', own + 'cluster', own + 'service', own + 'fencing',
+                'usr/lib/ocf/resource.d/millrace/reader', own + 'common', own + 'client', own + 'cluster',
+                own + 'service', own + 'fencing',
                 'usr/lib/systemd/system/millrace-cluster.service', 'usr/lib/systemd/system/millrace-fencing.service',
                 'usr/lib/systemd/system/sbd.service.d/millrace.conf'}
     assert expected <= set(files)
@@ -38,7 +39,7 @@ def test_files(files):
 
 def test_scripts_can_be_run(files):
     for name in ('ocf/resource.d/millrace/server', 'ocf/resource.d/millrace/reader', 'millrace/cluster',
-                 'millrace/service', 'millrace/fencing'):
+                 'millrace/client', 'millrace/service', 'millrace/fencing'):
         assert os.access(files[f'usr/lib/{name}'], os.X_OK)
 
 

@@ -381,9 +381,10 @@ def test_other_users_are_kept_out(served):
 
 
 def test_what_goes_together(pool):
-    for words in (('--force',), ('--stop', '--probe'), ('--probe', '--fenced'), ('--enable', '--probe')):
+    for words in (('--force',), ('--stop', '--probe'), ('--probe', '--fenced'), ('--enable', '--probe'), ('--probe', '--end-grace'), ('--end-grace', '--fenced')):
         pool.fails(USAGE, 'serve', 'tank', *words)
     pool.fails(NOT_FOUND, 'serve', 'tank', '--probe')
+    pool.fails(NOT_FOUND, 'serve', 'tank', '--end-grace')
     pool.fails(NOT_FOUND, 'serve', 'tank', '--stop', '--force')
 
 

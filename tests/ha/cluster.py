@@ -10,6 +10,7 @@ A node is fenced by what ends all of its processes, as a power switch would. Wha
 devices at once: power that is cut to drives is the simulated tests' and the lab's.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -26,6 +27,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PORT = 2049
 START_TIMEOUT = 120
 ACTION_TIMEOUT = 300
+REFUSED = 4
 
 COROSYNC = '''totem {{
     version: 2
@@ -127,6 +129,16 @@ class Node:
         assert done.returncode == 0, f'{self.name}: {" ".join(argv)}: exit {done.returncode}\n{done.stdout}{done.stderr}'
         return done.stdout
 
+    def ask(self, *words):
+        """What `millrace WORDS` answers there."""
+        return json.loads(self.run('millrace', *words, '--json'))
+
+    def refused(self, *words):
+        """Why it does not do it."""
+        done = self.attempt('millrace', *words, '--json')
+        assert done.returncode == REFUSED, done
+        return json.loads(done.stdout)['error']['message']
+
     def server_pid(self):
         """In the node's own numbers."""
         return int(self.run('cat', f'/run/millrace/{self.cluster.pool.name}/pid'))
@@ -224,10 +236,11 @@ class Cluster:
                 f'<operations>{operations}</operations></primitive>')
 
     def serve(self):
-        """The pool, at an address that moves with it."""
-        self.create('<group id="service">' +
-                    self._primitive('address', 'heartbeat:IPaddr2', ip=self.address, cidr_netmask=24, nic='lan') +
-                    self._primitive('server', 'millrace:server', address=self.address, **self._parameters(),
+        """The pool, at an address that moves with it: named as `service create` does."""
+        name = self.pool.name
+        self.create(f'<group id="{name}">' +
+                    self._primitive(f'{name}-address', 'heartbeat:IPaddr2', ip=self.address, cidr_netmask=24, nic='lan') +
+                    self._primitive(f'{name}-server', 'millrace:server', address=self.address, **self._parameters(),
                                     meta='<nvpair id="server-priority" name="priority" value="1"/>') +
                     '</group>')
         self.wait_until_served()
@@ -237,7 +250,8 @@ class Cluster:
         """Its datasets, on each node at its own address."""
         for node in self.nodes:
             node.run('crm_attribute', '--node', node.name, '--name', 'millrace-address', '--update', node.address)
-        self.create('<clone id="readers">' + self._primitive('reader', 'millrace:reader', **self._parameters()) +
+        name = f'{self.pool.name}-reader'
+        self.create(f'<clone id="{name}-clone">' + self._primitive(name, 'millrace:reader', **self._parameters()) +
                     '</clone>')
         for node in self.nodes:
             wait_until(lambda node=node: answers_null(node.address, PORT), START_TIMEOUT, f'the reader of {node.name}')
@@ -296,7 +310,7 @@ class Cluster:
         """The node whose server the cluster takes for started; None: there is none."""
         tree = self.status()
         for resource in tree.iter('resource') if tree is not None else ():
-            if resource.get('id') == 'server' and resource.get('role') == 'Started' and \
+            if resource.get('id') == f'{self.pool.name}-server' and resource.get('role') == 'Started' and \
                     resource.get('failed') == 'false' and resource.get('blocked') == 'false' and \
                     resource.get('orphaned', 'false') == 'false':
                 node = resource.find('node')
@@ -326,9 +340,6 @@ class Cluster:
 
     def move(self):
         """As an admin, to another node; returns that."""
-        before = self.owner()
-        target = self.other(before)
-        self.living().run('crm_resource', '--resource', 'service', '--move', '--node', target.name)
-        self.wait_until_served(before)
-        self.living().run('crm_resource', '--resource', 'service', '--clear')
+        target = self.other(self.owner())
+        assert self.living().ask('service', 'move', self.pool.name)['service']['node'] == target.name
         return target

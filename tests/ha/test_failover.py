@@ -144,9 +144,50 @@ def test_without_fencing_nothing_is_started(cluster, writer):
     writer.check()
 
 
-def test_readers_on_every_node(cluster, client):
-    """They go on while the owner dies, at the other node, with the same bytes."""
+def test_a_node_is_drained_and_resumed(cluster, writer, told):
+    before = cluster.owner()
+    other = cluster.other(before)
+    before.ask('node', 'drain')
+    assert cluster.owner() is other
+    assert 'no other node is online' in other.refused('node', 'drain')
+    before.ask('node', 'resume')
+    cluster.wait_for_nodes()
+    told(writer.check())
+    assert cluster.fenced == []
+
+
+def test_grace_is_ended_where_the_service_is(cluster):
+    owner = cluster.owner()
+    assert f'is served by {owner.name}' in cluster.other(owner).refused('service', 'end-grace', 'tank')
+    wait_until(lambda: owner.ask('service', 'end-grace', 'tank')['grace_ended'] is False, 60, 'it was ended before')
+    services = [{'name': 'tank', 'pool': 'tank', 'address': cluster.address, 'node': owner.name}]
+    assert all(node.ask('service', 'list')['services'] == services for node in cluster.nodes)
+
+
+@pytest.fixture(scope='module')
+def readers(cluster):
     cluster.read()
+
+
+def test_clients_are_told_how_to_mount(cluster, readers, client):
+    """A share at the service's address, a dataset at each node's in turn, whichever node is asked."""
+    for node in cluster.nodes:
+        told = [node.ask('client', 'mount-command', 'tank/set', '--rank', str(rank))['mount'] for rank in range(4)]
+        assert {mount['address'] for mount in told} == {node.address for node in cluster.nodes} and told[:2] == told[2:]
+        share = node.ask('client', 'mount-command', 'tank/share')['mount']
+        assert share['address'] == cluster.address
+        for mount, how in ((told[0], 'ro'), (share, 'rw')):
+            at = '/mnt/' + mount['path'].split('/')[-1]
+            client.run(f'mkdir -p {at}; ! mountpoint -q {at} || umount {at}')
+            client.run(mount['command'], timeout=120)
+            assert how in client.run(f'grep " {at} " /proc/mounts').stdout.decode().split()[3].split(',')
+            client.umount(at)
+    done = cluster.living().attempt('millrace', 'client', 'mount-command', 'tank/none', '--json')
+    assert done.returncode == 3 and 'no sealed dataset' in done.stdout
+
+
+def test_readers_on_every_node(cluster, readers, client):
+    """They go on while the owner dies, at the other node, with the same bytes."""
     before = cluster.owner()
     other = cluster.other(before)
     client.mount('/tank/set', '/mnt/set', server=other.address)

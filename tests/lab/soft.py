@@ -31,3 +31,10 @@ class Soft:
 
     def delete(self, machine, device):
         machine.run(f'rdma link delete {self.kind}_{device}')
+
+    def mend(self, machine, device):
+        """When a client's network goes while rdma_rxe (Linux 6.12) sends a message of its connection manager, the queue
+        pair for these fails for good, and nobody can be connected to: the device is made anew then, as its admin has to."""
+        if machine.does(f'rdma resource show qp link {self.kind}_{device}/1 | grep -q "type GSI state ERR"'):
+            self.delete(machine, device)
+            self.add(machine, device)

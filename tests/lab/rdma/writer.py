@@ -26,9 +26,13 @@ class Writer:
     def __init__(self, client, path):
         self.remote = client.spawn(['/usr/bin/python3', '-c', WRITER, path])
 
+    def count(self):
+        """Of files that it has written."""
+        return len(self.remote.lines())
+
     def more(self, files, timeout=300):
         """Wait until it has written so many files more."""
-        self.remote.wait_for_lines(len(self.remote.lines()) + files, timeout)
+        self.remote.wait_for_lines(self.count() + files, timeout)
 
     def check(self):
         self.remote.write(b'stop')
