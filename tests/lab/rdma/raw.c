@@ -10,7 +10,8 @@
  *   send HEX        a message; nothing is printed
  *   fill HEX        the beginning of the buffer
  *   dump COUNT      prints "buffer HEX"
- *   receive         waits for a message: prints "message HEX", or "closed"
+ *   receive         waits for a message: prints "message HEX", or "closed" when the peer has ended
+ *                   the connection, or "silence" after a minute
  *
  * Ends with its input. "refused" and exit 1 where the peer says no.
  */
@@ -18,6 +19,7 @@
 #include <poll.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -104,30 +106,53 @@ static void send_message(const char *text, struct ibv_mr *mr)
 		fail("send");
 }
 
-/* One message, or the end of the connection; waits for at most WAIT_MS. */
-static void receive(void)
+/* Whether the peer has said so; waits for 10 ms. */
+static bool is_disconnected(void)
 {
-	struct ibv_wc wc;
+	struct pollfd events = {.fd = id->channel->fd, .events = POLLIN};
+	struct rdma_cm_event *event;
+	bool ends;
+
+	if (poll(&events, 1, 10) != 1)
+		return false;
+	if (rdma_get_cm_event(id->channel, &event))
+		fail("event");
+	ends = event->event == RDMA_CM_EVENT_DISCONNECTED;
+	rdma_ack_cm_event(event);
+	return ends;
+}
+
+/* What came before the end of the connection comes first. */
+static const char *wait_for_message(struct ibv_wc *wc)
+{
+	bool ends = false;
 
 	for (int waited = 0; waited < WAIT_MS; waited += 10) {
-		int count = ibv_poll_cq(id->recv_cq, 1, &wc);
+		int count = ibv_poll_cq(id->recv_cq, 1, wc);
 
 		if (count < 0)
 			fail("receive");
-		if (count && wc.status != IBV_WC_SUCCESS) {
-			printf("closed\n");
-			fflush(stdout);
-			return;
-		}
-		if (count) {
-			print_bytes("message", received[wc.wr_id], wc.byte_len);
-			post_receive(wc.wr_id);
-			return;
-		}
-		poll(NULL, 0, 10);
+		if (count && wc->status == IBV_WC_SUCCESS)
+			return "message";
+		if (count || ends)
+			return "closed";
+		ends = is_disconnected();
 	}
-	printf("silence\n");
-	fflush(stdout);
+	return "silence";
+}
+
+static void receive(void)
+{
+	struct ibv_wc wc;
+	const char *what = wait_for_message(&wc);
+
+	if (!strcmp(what, "message")) {
+		print_bytes(what, received[wc.wr_id], wc.byte_len);
+		post_receive(wc.wr_id);
+	} else {
+		printf("%s\n", what);
+		fflush(stdout);
+	}
 }
 
 int main(int argc, char **argv)

@@ -90,6 +90,7 @@ class Raw:
         """The next message as an Answer; None when the server has ended the connection."""
         self._tell('receive')
         told = self._answer()
+        assert told[0] != 'silence', 'the server neither answers nor ends the connection'
         return Answer(bytes.fromhex(told[1])) if told[0] == 'message' else None
 
     # As harness.wire.Connection, for messages that need no chunk
