@@ -3,6 +3,7 @@
 dosfstools
 e2fsprogs
 fdisk
+jq
 mtools
 openssh-client
 ovmf
@@ -10,4 +11,5 @@ python3
 python3-pytest
 qemu-system-x86
 qemu-utils
+yq
 zstd

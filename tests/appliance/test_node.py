@@ -133,6 +133,82 @@ def test_what_follows_from_a_configuration(place):
     assert os.stat(place / 'state/config/millrace.conf').st_mode & 0o777 == 0o600
 
 
+# --- NoCloud ----------------------------------------------------------------------------------------
+
+USER = f'''#cloud-config
+hostname: store1.example.org
+manage_etc_hosts: true
+users:
+  - default
+  - {{name: root, hashed_passwd: "$6$salt$hash"}}
+  - {{name: ops, ssh_authorized_keys: ["{KEY}"]}}
+ntp: {{servers: [192.0.2.3, time.example.org]}}
+millrace: {{rdma: rxe}}
+'''
+VERSION_1 = '''version: 1
+config:
+  - {type: nameserver, address: 192.0.2.1}
+  - type: physical
+    name: eth0
+    mac_address: "52:54:00:12:34:56"
+    mtu: 9000
+    subnets:
+      - {type: static, address: 192.0.2.10, netmask: 255.255.252.0, gateway: 192.0.2.1}
+      - {type: static6, address: "2001:db8::5/64"}
+  - {type: physical, name: eth1, subnets: [{type: dhcp4}]}
+'''
+VERSION_2 = '''network:
+  version: 2
+  ethernets:
+    first:
+      match: {macaddress: "52:54:00:12:34:56"}
+      addresses: [192.0.2.10/22, "2001:db8::5/64"]
+      routes: [{to: 198.51.100.0/24, via: 192.0.2.9}, {to: default, via: 192.0.2.1}]
+      nameservers: {addresses: [192.0.2.1]}
+      mtu: 9000
+    eth1: {dhcp4: true}
+'''
+NETWORK = ['interface=52:54:00:12:34:56', 'address=192.0.2.10/22', 'gateway=192.0.2.1', 'address=2001:db8::5/64', 'mtu=9000',
+           'dns=192.0.2.1', 'interface=eth1', 'address=dhcp']
+
+
+def nocloud(place, **files):
+    drive = place / 'drive'
+    drive.mkdir()
+    for name, text in files.items():
+        (drive / name.replace('_', '-')).write_text(text)
+    return program(place, 'nocloud', drive)
+
+
+@pytest.mark.parametrize('network', [VERSION_1, VERSION_2])
+def test_what_a_nocloud_drive_says(place, network):
+    done = nocloud(place, user_data=USER, meta_data='local-hostname: other\n', network_config=network)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0 and use(place, done.stdout).returncode == 0
+    at = lines.index(NETWORK[0])
+    assert sorted(lines[at:at + 6]) == sorted(NETWORK[:6]) and lines[at + 6:] == NETWORK[6:]
+    assert lines[:at] == ['# From a NoCloud drive.', 'hostname=store1', 'ntp=192.0.2.3 time.example.org', f'ssh_key={KEY}',
+                          'password_hash=$6$salt$hash', 'rdma=rxe', '# user-data, not used: manage_etc_hosts']
+
+
+def test_a_nocloud_drive_may_say_little(place):
+    done = nocloud(place, user_data='#!/bin/sh\nreboot\n', meta_data=f'local-hostname: a\npublic-keys: ["{KEY}"]\n')
+    assert done.returncode == 0 and use(place, done.stdout).returncode == 0
+    assert done.stdout.splitlines()[1:] == ['# user-data, not used: it does not begin with #cloud-config', 'hostname=a', f'ssh_key={KEY}']
+
+
+@pytest.mark.parametrize('files, said', [
+    ({'user_data': '#cloud-config\n- a\n'}, 'user-data: it is no YAML that can be used: '),
+    ({'meta_data': 'a: [\n'}, 'meta-data: it is no YAML that can be used: '),
+    ({'network_config': 'version: 3\n'}, 'network-config: neither version 1 nor 2'),
+    ({'network_config': 'version: 2\nbonds: {b: {}}\n'}, 'network-config: bonds: only ethernets'),
+    ({'network_config': 'version: 1\nconfig: [{type: bond, name: b}]\n'}, 'network-config: bond: only physical'),
+    ({'user_data': '#cloud-config\n' + '#' * 70000}, 'user-data: it is larger than 64 KiB')])
+def test_a_nocloud_drive_that_cannot_be_obeyed(place, files, said):
+    done = nocloud(place, **files)
+    assert done.returncode == 1 and said in done.stderr and not done.stdout
+
+
 def test_what_is_taken_out_goes_away(place):
     assert use(place, GOOD).returncode == 0
     assert use(place, 'address=dhcp\n').returncode == 0

@@ -177,11 +177,11 @@ def test_clients_are_told_how_to_mount(cluster, readers, client):
         share = node.ask('client', 'mount-command', 'tank/share')['mount']
         assert share['address'] == cluster.address
         for mount, how in ((told[0], 'ro'), (share, 'rw')):
-            at = '/mnt/' + mount['path'].split('/')[-1]
-            client.run(f'mkdir -p {at}; ! mountpoint -q {at} || umount {at}')
-            client.run(mount['command'], timeout=120)
-            assert how in client.run(f'grep " {at} " /proc/mounts').stdout.decode().split()[3].split(',')
-            client.umount(at)
+            assert mount['command'] == 'mount -t nfs -o {options} {address}:{path} /mnt/{name}'.format(
+                **mount, name=mount['path'].split('/')[-1])
+            client.mount(mount['path'], '/mnt/told', mount['options'], server=mount['address'])
+            assert how in client.run('grep " /mnt/told " /proc/mounts').stdout.decode().split()[3].split(',')
+            client.umount('/mnt/told')
     done = cluster.living().attempt('millrace', 'client', 'mount-command', 'tank/none', '--json')
     assert done.returncode == 3 and 'no sealed dataset' in done.stdout
 

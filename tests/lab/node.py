@@ -20,7 +20,6 @@ from machine import BOOT_TIMEOUT, CONTROL, MTU, ROOT, Machine, free_port
 
 OVMF = '/usr/share/OVMF/OVMF_%s_4M.fd'
 MIB = 1 << 20
-LABEL = 'MILLRACE'
 LAYOUT = os.path.join(ROOT, 'appliance', 'root', 'usr', 'lib', 'millrace', 'layout')
 # As appliance/grub.cfg has it; nobody attacks a machine of the lab.
 KERNEL_WORDS = ('root=PARTUUID={} ro millrace.slot=a panic=10 systemd.gpt_auto=0 console=ttyS0,115200 '
@@ -32,12 +31,13 @@ def digest(path):
         return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
-def make_configuration(path, text):
-    """A drive labelled MILLRACE with TEXT as millrace.conf."""
+def make_drive(path, label, files):
+    """A drive labelled LABEL with FILES, NAME: TEXT."""
     with open(path, 'wb') as file:
         file.truncate(4 * MIB)
-    subprocess.run(['mkfs.vfat', '-n', LABEL, path], check=True, capture_output=True)
-    subprocess.run(['mcopy', '-i', path, '-', '::/millrace.conf'], input=text.encode(), check=True)
+    subprocess.run(['mkfs.vfat', '-n', label, path], check=True, capture_output=True)
+    for name, text in files.items():
+        subprocess.run(['mcopy', '-i', path, '-', f'::/{name}'], input=text.encode(), check=True)
 
 
 def make_disk_of(directory, path):
@@ -86,7 +86,7 @@ class Node(Machine):
                         self.disk, '8G'], check=True)
         if configuration:
             self.disks.append(self.path('configuration'))
-            make_configuration(self.disks[-1], configuration + self._network_lines())
+            make_drive(self.disks[-1], 'MILLRACE', {'millrace.conf': configuration + self._network_lines()})
         if firmware == 'uefi':
             subprocess.run(['cp', OVMF % 'VARS', self.path('vars')], check=True)
 

@@ -27,8 +27,8 @@
 #include "operations.h"
 
 #define SOAK_SEQUENCES 200 /* at random, on one pool after the other */
-#define RUN_LENGTH 5 /* sequences of a part in a row: neighbours end with operations of like cost \
-		      */
+/* Of a part, in a row: neighbours end with operations of like cost. */
+#define RUN_LENGTH 5
 
 static uint64_t seed = 1;
 static unsigned long states, cuts, sequences;

@@ -3,12 +3,13 @@
 a drive labelled MILLRACE is obeyed, or the console asks; drives with foreign data stay as they are."""
 
 import json
+import os
 import re
 
 import pytest
 
 from harness.host import wait_until
-from node import Node, digest
+from node import Node, digest, make_drive
 
 IDENTITIES = ('cat /etc/machine-id', 'cat /etc/nvme/hostid', 'cat /etc/nvme/hostnqn',
               'cat /etc/ssh/ssh_host_ed25519_key.pub')
@@ -90,6 +91,20 @@ def test_by_bios_the_console_asks_for_what_is_missing(beta, public_key):
     beta.wait_until_up()
     assert beta.run('hostname').strip() == 'beta'
     beta.run('test -d /sys/firmware/efi', rc=1)
+
+
+def test_a_nocloud_drive_is_obeyed(beta, public_key, tmp_path):
+    path = tmp_path / 'cidata'
+    make_drive(path, 'CIDATA', {
+        'meta-data': 'instance-id: 1\nlocal-hostname: gamma\n',
+        'user-data': f'#cloud-config\nssh_authorized_keys: ["{public_key}"]\npackages: [vim]\nmillrace: {{rdma: rxe}}\n',
+        'network-config': f'version: 2\nethernets:\n  {beta.device("control")}: {{dhcp4: true}}\n'})
+    beta.attach(os.fspath(path))
+    wait_until(lambda: beta.attempt('hostname').stdout.strip() == 'gamma', 300, 'it has the new name', 1)
+    wait_until(lambda: 'rxe_' in beta.attempt('rdma link show').stdout, 300, 'a soft RDMA device', 1)
+    assert '# user-data, not used: packages' in beta.run('cat /state/config/millrace.conf')
+    assert not beta.run('cat /run/millrace/setup.wrong')
+    beta.detach()
 
 
 def test_two_nodes_have_nothing_in_common(alpha, beta):
