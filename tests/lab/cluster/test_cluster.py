@@ -77,6 +77,8 @@ def test_a_node_without_power(cluster, writer, told):
     owner = cluster.owner()
     owner.power_off()
     wait_until(lambda: cluster.owner() is cluster.other(owner), 900, 'the other node serves', interval=2)
+    why = json.loads(cluster.other(owner).run('millrace node update /state/none --json', rc=4))['error']['message']
+    assert f'{owner.name} is offline' in why
     told(writer.check())
 
 
