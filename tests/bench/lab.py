@@ -6,6 +6,7 @@ a file, reads it in order, cold, and at random, on each server right after the o
 mounted at a time.
 """
 
+import contextlib
 import json
 import os
 import subprocess
@@ -19,11 +20,15 @@ SECONDS = 5
 PATH = '/mnt/bench'
 SERVER, CLIENT = '192.0.2.1', '192.0.2.2'
 NETWORK = 'lan'
+PROFILED_SECONDS, PROFILED_MIB = 10, 256  # so that no byte is read twice
+PERF = '/tmp/perf.data'
+LEAST_PERCENT = 1.5
+WAYS = {'write': '--bs=1m --iodepth=4', 'read': '--bs=1m --iodepth=4', 'randread': '--bs=4k --iodepth=16'}
 COUNTED = {'write': ('write', 'bw_bytes'), 'read': ('read', 'bw_bytes'), 'randread': ('read', 'iops')}
 
 
-def fio(client, way, more):
-    done = client.run(f'fio --name=bench --filename={PATH}/bench --rw={way} --size={MIB}m --direct=1 --ioengine=libaio '
+def fio(client, way, more, mib=MIB):
+    done = client.run(f'fio --name=bench --filename={PATH}/bench --rw={way} --size={mib}m --direct=1 --ioengine=libaio '
                       f'--output-format=json {more}', timeout=600)
     direction, key = COUNTED[way]
     return json.loads(done.stdout)['jobs'][0][direction][key]
@@ -34,11 +39,11 @@ def one(server, client, transport):
     server.mount(client, PATH, transport)
     try:
         client.run(f'rm -f {PATH}/bench')
-        written = fio(client, 'write', '--bs=1m --iodepth=4 --end_fsync=1')
+        written = fio(client, 'write', f'{WAYS["write"]} --end_fsync=1')
         server.forget()
-        read = fio(client, 'read', '--bs=1m --iodepth=4')
+        read = fio(client, 'read', WAYS['read'])
         return {'write': written, 'read': read,
-                'randread': fio(client, 'randread', f'--bs=4k --iodepth=16 --time_based --runtime={SECONDS}')}
+                'randread': fio(client, 'randread', f'{WAYS["randread"]} --time_based --runtime={SECONDS}')}
     finally:
         client.umount(PATH)
 
@@ -65,7 +70,9 @@ def machines(lab, guest, peer):
     return server, client
 
 
-def measure(options, workdir):
+@contextlib.contextmanager
+def served(workdir):
+    """The servers, ours first, and a client."""
     root = os.path.dirname(os.path.dirname(HERE))
     subprocess.run([f'{root}/scripts/install', 'debian13', 'lab'], check=True)
     subprocess.run([f'{root}/scripts/debian13', 'scripts/build'], check=True)
@@ -79,7 +86,11 @@ def measure(options, workdir):
         say('starting the machines')
         server, client = machines(lab, guest, peer)
         parts = server.share_drives()
-        servers = [peer.Millrace(server, parts), peer.Knfsd(server), peer.Vfs(server)]
+        yield [peer.Millrace(server, parts), peer.Knfsd(server), peer.Vfs(server)], client
+
+
+def measure(options, workdir):
+    with served(workdir) as (servers, client):
         found = {other.name: rows(other.name) for other in servers[1:]}
         for i in range(options.rounds):
             for transport in ('rdma', 'tcp'):
@@ -89,3 +100,19 @@ def measure(options, workdir):
                     for way, value in values.items():
                         found[other.name][transport, way].add(results[0][way], value)
         return [figure for figures in found.values() for figure in figures.values()]
+
+
+def profile(options, workdir):
+    """Prints where the serving machine's processor is while the client does each; other servers idle meanwhile."""
+    with served(workdir) as (servers, client):
+        for server in servers:
+            server.mount(client, PATH, 'rdma')
+            for way, how in WAYS.items():
+                recording = server.peer.spawn(f'sleep 3; perf record -q -a -e cpu-clock -F 97 -o {PERF} -- sleep {PROFILED_SECONDS}')
+                done = fio(client, way, f'{how} --time_based --runtime={PROFILED_SECONDS + 5}', PROFILED_MIB)
+                recording.wait(timeout=300)
+                server.forget()
+                print(f'\n## {server.name}, {way}: {done:,.0f} a second\n', flush=True)
+                print(server.peer.run(f'perf report -q -i {PERF} --stdio --sort dso,symbol --percent-limit {LEAST_PERCENT}',
+                                      timeout=600).stdout.decode(), flush=True)
+            client.umount(PATH)

@@ -100,7 +100,7 @@ def test_many_files_made_listed_renamed_removed(path, client, request):
         numbers = [str(i) for i in range(count)]
         return [listed == numbers, read == numbers, renamed == count, os.listdir(path)]
 
-    count = 10000 if request.config.getoption('--all') else 150
+    count = 10000 if request.config.getoption('--all') else 60
     assert client.call(many, path, count, timeout=3000) == [True, True, True, []]
 
 
