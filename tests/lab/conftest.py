@@ -21,11 +21,13 @@ from service import Service  # noqa: E402
 from soft import Soft  # noqa: E402
 
 IMAGES = os.path.abspath(os.environ.get('MILLRACE_IMAGE', os.path.join(ROOT, 'build', 'appliance')))
+SOFT = ['rxe', 'siw']
 SERVER, CLIENT = '192.0.2.1', '192.0.2.2'
 
 
 def pytest_addoption(parser):
-    parser.addoption('--all', action='store_true', help='the long tests too, and more of everything')
+    parser.addoption('--all', action='store_true', help='the long tests too, more of everything, and all soft devices')
+    parser.addoption('--soft', choices=SOFT, help='with this kind of soft RDMA device [rxe]')
 
 
 def pytest_configure(config):
@@ -34,14 +36,17 @@ def pytest_configure(config):
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that all is torn down
 
 
-def is_wanted(item, every):
+def is_wanted(item, every, softs):
     if item.get_closest_marker('long') and not every:
         return False
-    return not (item.get_closest_marker('rxe') and item.callspec.params['soft'] != 'rxe')
+    soft = item.callspec.params.get('soft', SOFT[0]) if hasattr(item, 'callspec') else SOFT[0]
+    return soft in softs and (soft == 'rxe' or not item.get_closest_marker('rxe'))
 
 
 def pytest_collection_modifyitems(config, items):
-    kept = [item for item in items if is_wanted(item, config.getoption('--all'))]
+    every, soft = config.getoption('--all'), config.getoption('--soft')
+    softs = [soft] if soft else SOFT if every else SOFT[:1]
+    kept = [item for item in items if is_wanted(item, every, softs)]
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = kept
 
@@ -107,7 +112,7 @@ def public_key(key):
 
 # --- a node that serves a pool over RDMA, and clients --------------------------------------------------
 
-@pytest.fixture(scope='session', params=['rxe', pytest.param('siw', marks=pytest.mark.long)])
+@pytest.fixture(scope='session', params=SOFT)
 def soft(request):
     """The kind of RDMA device that both have."""
     return Soft(request.param)
