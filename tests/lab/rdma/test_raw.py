@@ -198,12 +198,12 @@ def test_a_reply_is_replayed(session, file):
 def test_a_reply_is_posted_at_once(rdma, session, file):
     """Eight RDMA WRITEs and the message behind them are one chain."""
     reach, stateid = file
-    data = os.urandom(8 * 600)
+    data = os.urandom(8 * 300)
     session.compound(*reach, write(stateid, 0, data))
     with rdma.posts() as posts:
         answer = call(session, [next_sequence(session), *reach, read(stateid, 0, len(data))],
-                      writes=[[(1000 * i, 600) for i in range(8)]])
-    assert answer.writes == [[600] * 8] and posts.count == 1
+                      writes=[[(1000 * i, 300) for i in range(8)]])
+    assert answer.writes == [[300] * 8] and posts.count == 1
     with rdma.posts() as posts:
         session.compound(*reach, getattr_(SIZE))
         session.compound(*reach, getattr_(SIZE))
