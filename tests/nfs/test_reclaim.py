@@ -123,12 +123,12 @@ def test_an_admin_ends_grace(newcomer, site, root):
     come_back(there)
     there.do(reclaim_complete())
     assert create(there, root, 'not yet') == GRACE
-    assert site.pool.verb('serve', site.pool.name, '--end-grace')['grace_ended'] is True
+    assert site.pool.ask('serve', site.pool.name, '--end-grace')['grace_ended'] is True
     assert create(there, root, 'now') == OK
     come_back(away)
     assert away.tell(*claim(away, lost)) in (NO_GRACE, RECLAIM_BAD)
     away.do(reclaim_complete())
-    assert site.pool.verb('serve', site.pool.name, '--end-grace')['grace_ended'] is False
+    assert site.pool.ask('serve', site.pool.name, '--end-grace')['grace_ended'] is False
 
 
 def test_what_was_given_to_another_is_his(newcomer, site, root):
