@@ -192,11 +192,22 @@ void rdma_call_post_waiting(struct rdma_device *device)
 	}
 }
 
+/* Over iWARP a completion says that TCP has the data. Linux's siw lets TCP have its pages, and not
+ * a copy, where nobody is told of the completion: TCP may then send what they hold later
+ * (siw_qp_prepare_tx(), Linux 6.12). Completions that are about nothing are passed over. */
+static bool all_are_signalled(const struct rdma_device *device)
+{
+	return device->verbs->device->transport_type == IBV_TRANSPORT_IWARP;
+}
+
 /* Posts it, with a reference of the call until it has completed. */
 static bool chain_post(struct rdma_call *call, struct chain *chain, int what)
 {
 	struct ibv_send_wr *last = &chain->wr[chain->count - 1];
 
+	if (all_are_signalled(call->connection->device))
+		for (unsigned i = 0; i < chain->count; i++)
+			chain->wr[i].send_flags = IBV_SEND_SIGNALED;
 	last->wr_id = about(call, what);
 	last->send_flags = IBV_SEND_SIGNALED;
 	atomic_inc_int32_t(&call->references);

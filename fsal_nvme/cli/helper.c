@@ -2,7 +2,7 @@
 /*
  * Programs of the appliance that do what a verb is about, since it is partitions, units, a
  * boot loader's file in `node` (appliance/root/usr/lib/millrace), a cluster's configuration in
- * `cluster` and `service` (ha/bin).
+ * `cluster`, `service` and `client` (ha/bin).
  * They answer in lines of a word and its value. "progress" and "error" are told; "json" has an
  * object whose members are the answer, and all other words are members of it. The exit code is the
  * command's.
@@ -34,7 +34,8 @@ static int locate(const char *helper, char *path, size_t size, struct error *err
 	if (!access(path, X_OK))
 		return 0;
 	return error_set(error, -EOPNOTSUPP, helper,
-		"%s is not there: the image of the appliance has it, and cluster and service come "
+		"%s is not there: the image of the appliance has it, and cluster, service and "
+		"client come "
 		"with the package too",
 		path);
 }

@@ -153,7 +153,7 @@ config:
     mac_address: "52:54:00:12:34:56"
     mtu: 9000
     subnets:
-      - {type: static, address: 192.0.2.10, netmask: 255.255.252.0, gateway: 192.0.2.1}
+      - {type: static, address: 192.0.2.10, netmask: NETMASK, routes: [{network: 0.0.0.0, netmask: 0.0.0.0, gateway: 192.0.2.1}]}
       - {type: static6, address: "2001:db8::5/64"}
   - {type: physical, name: eth1, subnets: [{type: dhcp4}]}
 '''
@@ -163,7 +163,7 @@ VERSION_2 = '''network:
     first:
       match: {macaddress: "52:54:00:12:34:56"}
       addresses: [192.0.2.10/22, "2001:db8::5/64"]
-      routes: [{to: 198.51.100.0/24, via: 192.0.2.9}, {to: default, via: 192.0.2.1}]
+      routes: [{to: default, via: 192.0.2.1}]
       nameservers: {addresses: [192.0.2.1]}
       mtu: 9000
     eth1: {dhcp4: true}
@@ -180,7 +180,7 @@ def nocloud(place, **files):
     return program(place, 'nocloud', drive)
 
 
-@pytest.mark.parametrize('network', [VERSION_1, VERSION_2])
+@pytest.mark.parametrize('network', [VERSION_1.replace('NETMASK', '255.255.252.0'), VERSION_1.replace('NETMASK', '22'), VERSION_2])
 def test_what_a_nocloud_drive_says(place, network):
     done = nocloud(place, user_data=USER, meta_data='local-hostname: other\n', network_config=network)
     lines = done.stdout.splitlines()
@@ -189,6 +189,19 @@ def test_what_a_nocloud_drive_says(place, network):
     assert sorted(lines[at:at + 6]) == sorted(NETWORK[:6]) and lines[at + 6:] == NETWORK[6:]
     assert lines[:at] == ['# From a NoCloud drive.', 'hostname=store1', 'ntp=192.0.2.3 time.example.org', f'ssh_key={KEY}',
                           'password_hash=$6$salt$hash', 'rdma=rxe', '# user-data, not used: manage_etc_hosts']
+
+
+def test_what_is_not_done_is_named(place):
+    done = nocloud(place, user_data='#cloud-config\n', meta_data='\n', network_config='''version: 2
+ethernets:
+  eth0:
+    dhcp4: true
+    dhcp4-overrides: {use-mtu: false}
+    routes: [{to: 198.51.100.0/24, via: 192.0.2.9}]
+''')
+    assert done.returncode == 0 and done.stdout.splitlines()[1:] == [
+        'interface=eth0', 'address=dhcp', '# network-config, eth0, not used: a route to 198.51.100.0/24',
+        '# network-config, eth0, not used: dhcp4-overrides']
 
 
 def test_a_nocloud_drive_may_say_little(place):
@@ -200,6 +213,8 @@ def test_a_nocloud_drive_may_say_little(place):
 @pytest.mark.parametrize('files, said', [
     ({'user_data': '#cloud-config\n- a\n'}, 'user-data: it is no YAML that can be used: '),
     ({'meta_data': 'a: [\n'}, 'meta-data: it is no YAML that can be used: '),
+    ({'user_data': USER, 'network_config': 'version: 2\nethernets: {a: {match: {driver: x}}}\n'}, 'a: it matches neither'),
+    ({'user_data': USER, 'network_config': '{version: 2, ethernets: {a: {dhcp4: true}}, bonds: {b: {}}}'}, 'only ethernets'),
     ({'network_config': 'version: 3\n'}, 'network-config: neither version 1 nor 2'),
     ({'network_config': 'version: 2\nbonds: {b: {}}\n'}, 'network-config: bonds: only ethernets'),
     ({'network_config': 'version: 1\nconfig: [{type: bond, name: b}]\n'}, 'network-config: bond: only physical'),
@@ -207,6 +222,7 @@ def test_a_nocloud_drive_may_say_little(place):
 def test_a_nocloud_drive_that_cannot_be_obeyed(place, files, said):
     done = nocloud(place, **files)
     assert done.returncode == 1 and said in done.stderr and not done.stdout
+    assert done.stderr.count('\n') == 1 and 'hash' not in done.stderr
 
 
 def test_what_is_taken_out_goes_away(place):

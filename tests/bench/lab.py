@@ -20,7 +20,7 @@ SECONDS = 5
 PATH = '/mnt/bench'
 SERVER, CLIENT = '192.0.2.1', '192.0.2.2'
 NETWORK = 'lan'
-PROFILED_SECONDS, PROFILED_MIB = 10, 256  # so that no byte is read twice
+PROFILED_SECONDS, PROFILED_MIB = 10, 512  # so that no byte is read twice below 40 MB/s
 PERF = '/tmp/perf.data'
 LEAST_PERCENT = 1.5
 WAYS = {'write': '--bs=1m --iodepth=4', 'read': '--bs=1m --iodepth=4', 'randread': '--bs=4k --iodepth=16'}
@@ -109,7 +109,7 @@ def profile(options, workdir):
             server.mount(client, PATH, 'rdma')
             for way, how in WAYS.items():
                 recording = server.peer.spawn(f'sleep 3; perf record -q -a -e cpu-clock -F 97 -o {PERF} -- sleep {PROFILED_SECONDS}')
-                done = fio(client, way, f'{how} --time_based --runtime={PROFILED_SECONDS + 5}', PROFILED_MIB)
+                done = fio(client, way, f'{how} --time_based --runtime={PROFILED_SECONDS + 3}', PROFILED_MIB)
                 recording.wait(timeout=300)
                 server.forget()
                 print(f'\n## {server.name}, {way}: {done:,.0f} a second\n', flush=True)

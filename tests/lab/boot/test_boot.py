@@ -103,7 +103,7 @@ def test_a_nocloud_drive_is_obeyed(beta, public_key, tmp_path):
     wait_until(lambda: beta.attempt('hostname').stdout.strip() == 'gamma', 300, 'it has the new name', 1)
     wait_until(lambda: 'rxe_' in beta.attempt('rdma link show').stdout, 300, 'a soft RDMA device', 1)
     assert '# user-data, not used: packages' in beta.run('cat /state/config/millrace.conf')
-    assert not beta.run('cat /run/millrace/setup.wrong')
+    assert not beta.run('cat /run/millrace/setup.wrong.CIDATA')
     beta.detach()
 
 

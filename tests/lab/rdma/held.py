@@ -4,6 +4,7 @@
 import collections
 import contextlib
 import re
+import types
 
 from harness.host import wait_until
 
@@ -12,12 +13,6 @@ GONE_TIMEOUT = 240
 WORKERS = 16  # RPC_Ioq_ThrdMax
 TRACING = '/sys/kernel/tracing'
 POST_BYTES = 32  # of struct ibv_post_send, which rdma-core writes to a soft device for each ibv_post_send()
-
-
-class Posts:
-    """COUNT: how often the server's process has posted to its devices, however long the chains."""
-
-    count = None
 
 
 class Rdma:
@@ -42,10 +37,15 @@ class Rdma:
 
     @contextlib.contextmanager
     def posts(self):
-        """Counts posts to soft RoCE, by the kernel's trace of writes."""
-        node, event, posts = self.service.node, f'{TRACING}/events/syscalls/sys_enter_write', Posts()
-        node.run(f'mountpoint -q {TRACING} || mount -t tracefs tracefs {TRACING}; pid=$(pidof -s ganesha.nfsd); '
-                 f'fd=$(find /proc/$pid/fd -lname "*/uverbs*" -printf "%f\\n"); ls /proc/$pid/task >{TRACING}/set_event_pid && '
-                 f'echo "fd == $fd && count == {POST_BYTES}" >{event}/filter && echo >{TRACING}/trace && echo 1 >{event}/enable')
-        yield posts
-        posts.count = int(node.run(f'echo 0 >{event}/enable; grep -c sys_write {TRACING}/trace || true'))
+        """Its `count` is how often the server has posted to soft RoCE meanwhile, however long the chains: by the kernel's
+        trace of writes."""
+        node, event, posts = self.service.node, f'{TRACING}/events/syscalls/sys_enter_write', types.SimpleNamespace()
+        pid = self.service.pid()
+        fd, = node.run(f'find /proc/{pid}/fd -lname "*/uverbs*" -printf "%f\\n"').split()
+        node.run(f'mountpoint -q {TRACING} || mount -t tracefs tracefs {TRACING}; ls /proc/{pid}/task >{TRACING}/set_event_pid && '
+                 f'echo "fd == {fd} && count == {POST_BYTES}" >{event}/filter && echo >{TRACING}/trace && echo 1 >{event}/enable')
+        try:
+            yield posts
+        finally:
+            posts.count = int(node.run(f'echo 0 >{event}/enable; echo >{TRACING}/set_event_pid; grep -c sys_write {TRACING}/trace '
+                                       '|| true'))

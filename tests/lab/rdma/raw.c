@@ -31,6 +31,7 @@
 #define WAIT_MS 60000
 
 static struct rdma_cm_id *id;
+static bool has_ended; /* the connection, by the peer */
 static struct ibv_mr *messages, *buffer;
 static uint8_t received[RECEIVES][MESSAGE], sent[MESSAGE], shared[BUFFER];
 
@@ -106,27 +107,23 @@ static void send_message(const char *text, struct ibv_mr *mr)
 		fail("send");
 }
 
-/* Whether the peer has said so; waits for 10 ms. */
-static bool is_disconnected(void)
+/* Waits 10 ms for the peer to end the connection. */
+static void look_for_end(void)
 {
 	struct pollfd events = {.fd = id->channel->fd, .events = POLLIN};
 	struct rdma_cm_event *event;
-	bool ends;
 
 	if (poll(&events, 1, 10) != 1)
-		return false;
+		return;
 	if (rdma_get_cm_event(id->channel, &event))
 		fail("event");
-	ends = event->event == RDMA_CM_EVENT_DISCONNECTED;
+	has_ended |= event->event == RDMA_CM_EVENT_DISCONNECTED;
 	rdma_ack_cm_event(event);
-	return ends;
 }
 
 /* What came before the end of the connection comes first. */
 static const char *wait_for_message(struct ibv_wc *wc)
 {
-	bool ends = false;
-
 	for (int waited = 0; waited < WAIT_MS; waited += 10) {
 		int count = ibv_poll_cq(id->recv_cq, 1, wc);
 
@@ -134,9 +131,9 @@ static const char *wait_for_message(struct ibv_wc *wc)
 			fail("receive");
 		if (count && wc->status == IBV_WC_SUCCESS)
 			return "message";
-		if (count || ends)
+		if (count || has_ended)
 			return "closed";
-		ends = is_disconnected();
+		look_for_end();
 	}
 	return "silence";
 }

@@ -11,11 +11,11 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope='module')
-def other(lab, client):
-    other = lab.add(Guest, 'other', server_address=client.server_address, networks={'lan': '192.0.2.3/24'})
+def other(lab, client, soft):
+    other = lab.add(Guest, 'other', server_address=client.server_address, soft=soft, networks={'lan': '192.0.2.3/24'})
     other.start()
     yield other
-    other.power_off()
+    lab.remove(other)
 
 
 @pytest.fixture
