@@ -45,6 +45,7 @@ def test_a_network_that_is_gone_for_a_moment(pair, rdma, soft, mount, client, ma
 
 
 @pytest.mark.long
+@pytest.mark.rxe  # siw leaves it to TCP, which tries for a quarter of an hour
 def test_a_network_that_is_gone_for_long(rdma, soft, mount, client):
     """The server gives the connection up, and the client comes again."""
     writer = Writer(client, mount('rdma'))
