@@ -56,7 +56,8 @@ def logs_of(machine):
     try:
         if isinstance(machine, Guest):
             return machine.run('dmesg | tail -n 40', check=False).stdout.decode(errors='replace')
-        return machine.attempt('dmesg | tail -n 40; journalctl -q -o cat -n 60 -u "millrace-*"', 60).stdout
+        return machine.attempt('dmesg | tail -n 40; journalctl -q -o cat -u "millrace-*" | grep -m 1 -A 30 "ERROR: AddressSanitizer"; '
+                               'journalctl -q -o cat -n 60 -u "millrace-*"', 60).stdout
     except Exception as error:  # the test's own failure is what must be told
         return f'not to be had: {error!r}'
 
