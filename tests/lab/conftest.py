@@ -122,7 +122,7 @@ def soft(request):
 @pytest.fixture(scope='session')
 def pair(lab, image, key, public_key, soft):
     """The server, a node with one drive more than its pool has, and a client of it."""
-    server = lab.add(Node, 'server', image=image, key=key, kernel=kernel_of(image, lab.workdir), drives=7, cpus=2,
+    server = lab.add(Node, 'server', image=image, key=key, kernel=kernel_of(image, lab.workdir), drives=7,
                      memory_mib=3072, networks={'lan': f'{SERVER}/24'},
                      configuration=f'hostname=server\nssh_key={public_key}\nrdma={soft.configuration}\n')
     client = lab.add(Guest, 'client', server_address=SERVER, soft=soft, networks={'lan': f'{CLIENT}/24'})

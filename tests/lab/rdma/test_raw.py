@@ -194,6 +194,7 @@ def test_a_reply_is_replayed(session, file):
         assert answer.writes == [[900]] and session.connection.dump(900) == data
 
 
+@pytest.mark.long  # to switch a tracepoint on changes the code of a kernel that runs, on which one with two processors died in QEMU
 @pytest.mark.rxe  # what a post writes is known
 def test_a_reply_is_posted_at_once(rdma, session, file):
     """Eight RDMA WRITEs and the message behind them are one chain."""
