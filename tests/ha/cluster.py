@@ -222,8 +222,8 @@ class Cluster:
         self.create('<primitive id="fencing" class="stonith" type="fence_namespaces"/>')
         return self
 
-    def create(self, xml_text):
-        self.living().run('cibadmin', '--create', '--scope', 'resources', '--xml-text', xml_text)
+    def create(self, xml_text, scope='resources'):
+        self.living().run('cibadmin', '--create', '--scope', scope, '--xml-text', xml_text)
 
     def _primitive(self, name, kind, meta='', **parameters):
         provider, kind = kind.split(':')
@@ -243,6 +243,9 @@ class Cluster:
                     self._primitive(f'{name}-server', 'millrace:server', address=self.address, **self._parameters(),
                                     meta='<nvpair id="server-priority" name="priority" value="1"/>') +
                     '</group>')
+        self.create(f'<rsc_location id="{name}-link" rsc="{name}"><rule id="{name}-link-rule" score="-1000"><expression '
+                    f'id="{name}-link-out" attribute="millrace-link" operation="eq" value="0"/></rule></rsc_location>',
+                    'constraints')
         self.wait_until_served()
         return self
 

@@ -14,11 +14,12 @@ mount --make-rprivate /
 hostname "$name"
 mkdir -p "$disk/changes" "$disk/work" "$root"
 mount -t overlay -o "lowerdir=$system,upperdir=$disk/changes,workdir=$disk/work" node "$root"
-for place in "$tree" "$directory" "$devices" /dev /sys; do
+for place in "$tree" "$directory" "$devices" /dev; do
     mkdir -p "$root$place"
     mount --rbind "$place" "$root$place"
 done
 mount -t proc proc "$root/proc"
+mount -t sysfs sys "$root/sys" # of its own network devices
 mount -t tmpfs -o mode=755 own "$root/run"
 mount -t tmpfs -o mode=1777 own "$root/dev/shm"
 mkdir -p "$root/run/millrace" "$root/run/resource-agents"

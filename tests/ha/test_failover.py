@@ -198,3 +198,18 @@ def test_readers_on_every_node(cluster, readers, client):
     cluster.wait_until_served(before)
     assert set(reading.wait(timeout=300).stdout.splitlines(True)) == {wanted}
     client.umount('/mnt/set')
+
+
+def test_a_service_leaves_a_node_whose_cable_is_out(cluster, readers, writer, told):
+    """The reader says whether it is in."""
+    def tell(node, *what):
+        return node.run('attrd_updater', '--name', 'millrace-link', *what)
+
+    for node in cluster.nodes:
+        wait_until(lambda node=node: 'value="1"' in tell(node, '--query'), 60, 'the cable is in')
+    before = cluster.owner()
+    tell(before, '--update', '0')
+    assert cluster.wait_until_served(before)
+    tell(before, '--update', '1')
+    told(writer.check())
+    assert cluster.fenced == []
