@@ -107,11 +107,12 @@ def profile(options, workdir):
     with served(workdir) as (servers, client):
         for server in servers:
             server.mount(client, PATH, 'rdma')
+            client.run(f'fio --name=bench --filename={PATH}/bench --rw=write --bs=1m --size={PROFILED_MIB}m --direct=1', timeout=600)
             for way, how in WAYS.items():
-                recording = server.peer.spawn(f'sleep 3; perf record -q -a -e cpu-clock -F 97 -o {PERF} -- sleep {PROFILED_SECONDS}')
-                done = fio(client, way, f'{how} --time_based --runtime={PROFILED_SECONDS + 3}', PROFILED_MIB)
-                recording.wait(timeout=300)
                 server.forget()
+                recording = server.peer.spawn(f'sleep 5; perf record -q -a -e cpu-clock -F 97 -o {PERF} -- sleep {PROFILED_SECONDS}')
+                done = fio(client, way, f'{how} --time_based --runtime={PROFILED_SECONDS + 8}', PROFILED_MIB)
+                recording.wait(timeout=300)
                 print(f'\n## {server.name}, {way}: {done:,.0f} a second\n', flush=True)
                 print(server.peer.run(f'perf report -q -i {PERF} --stdio --sort dso,symbol --percent-limit {LEAST_PERCENT}',
                                       timeout=600).stdout.decode(), flush=True)

@@ -17,6 +17,7 @@ from harness import host  # noqa: E402
 from guest import Guest  # noqa: E402
 from machine import ROOT, Lab  # noqa: E402
 from node import Node, kernel_of  # noqa: E402
+from results import Results, shard  # noqa: E402
 from service import Service  # noqa: E402
 from soft import Soft  # noqa: E402
 
@@ -25,15 +26,29 @@ SOFT = ['rxe', 'siw']
 SERVER, CLIENT = '192.0.2.1', '192.0.2.2'
 
 
+def version_of(images):
+    with open(os.path.join(images, 'version')) as file:
+        return file.read().strip()
+
+
 def pytest_addoption(parser):
     parser.addoption('--all', action='store_true', help='the long tests too, more of everything, and all soft devices')
     parser.addoption('--soft', choices=SOFT, help='with this kind of soft RDMA device [rxe]')
+    parser.addoption('--shard', type=shard, default=(1, 1), metavar='I/N', help='the I-th of N parts')
+    parser.addoption('--results', metavar='FILE', help='add what comes of each test to FILE (results.py)')
+    parser.addoption('--resume', action='store_true', help='leave out what has passed, as --results says')
 
 
 def pytest_configure(config):
     config.addinivalue_line('markers', 'long: only with --all')
     config.addinivalue_line('markers', 'rxe: needs soft RoCE, and is not run with soft iWARP')
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that all is torn down
+    config.results = None
+    if config.getoption('--results'):
+        image = f'{os.path.relpath(IMAGES, ROOT)} {version_of(IMAGES)}'
+        config.results = Results(config.getoption('--results'), ROOT, image, config.getoption('--all'))
+    elif config.getoption('--resume'):
+        raise pytest.UsageError('--resume needs --results')
 
 
 def is_wanted(item, every, softs):
@@ -47,6 +62,10 @@ def pytest_collection_modifyitems(config, items):
     every, soft = config.getoption('--all'), config.getoption('--soft')
     softs = [soft] if soft else SOFT if every else SOFT[:1]
     kept = [item for item in items if is_wanted(item, every, softs)]
+    part, parts = config.getoption('--shard')
+    kept = kept[len(kept) * (part - 1) // parts:len(kept) * part // parts]
+    if config.getoption('--resume'):
+        kept = [item for item in kept if not config.results.has_passed(item.nodeid)]
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = kept
 
@@ -65,6 +84,8 @@ def logs_of(machine):
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item):
     report = (yield).get_result()
+    if item.config.results:
+        item.config.results.add(report)
     if not report.failed:
         return
     for log in host.logs:
@@ -84,8 +105,7 @@ def lab(request, tmp_path_factory):
 
 @pytest.fixture(scope='session')
 def version():
-    with open(os.path.join(IMAGES, 'version')) as file:
-        return file.read().strip()
+    return version_of(IMAGES)
 
 
 @pytest.fixture(scope='session')

@@ -25,20 +25,25 @@ def test_mounts_leave_nothing_behind(rdma, service, client, share, request):
 def ride_out(pair, service, soft, mount, outage):
     """A client writes, goes on after OUTAGE, and what it wrote is right. An outage that broke a machine's device tells
     nothing: that machine starts afresh, and all is done again."""
-    for _ in range(ATTEMPTS):
-        writer = Writer(pair[1], mount('rdma'))
+    server, client = pair
+    for attempt in range(ATTEMPTS):
+        path = f'{mount("rdma")}/{attempt}'
+        client.run(f'mkdir {path}')
+        writer = Writer(client, path)
         writer.more(5)
         outage()
         wanted = writer.count() + 10
         wait_until(lambda: writer.count() >= wanted or any(map(soft.is_broken, pair)), 300, 'the client goes on', 5)
+        assert service.alive()
         broken = [machine for machine in pair if soft.is_broken(machine)]
         if not broken:
             writer.check()
             return
         for machine in broken:
             machine.reset()
-        if pair[0] in broken:
+        if server in broken:
             service.wait_until_served()
+            wait_until(lambda: 'RDMA is served' in service.log(), 120, 'the server serves RDMA', interval=1)
     pytest.fail(f'{ATTEMPTS} outages broke the device of {broken[0].name}')
 
 
@@ -60,8 +65,10 @@ def test_a_network_that_is_gone_for_long(pair, rdma, service, soft, mount, clien
     """The server gives the connection up, and the client comes again."""
     def outage():
         client.lose('lan')
-        wait_until(lambda: rdma.held().pairs == 0, 240, 'the connection is given up', 1)
-        client.find('lan')
+        try:
+            wait_until(lambda: rdma.held().pairs == 0, 240, 'the connection is given up', 1)
+        finally:
+            client.find('lan')
 
     ride_out(pair, service, soft, mount, outage)
 

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""A run of the lab that is split, or resumed: what has come of each test, of which commit and image.
+
+    pytest tests/lab --all --shard 2/3 --results FILE            a third of it
+    pytest tests/lab --all --results FILE --resume               what has not passed yet
+
+FILE has a line of JSON for each result; the last of a test counts, where it was of the same commit with nothing
+changed, of the same image, and as long.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+
+
+def shard(text):
+    """I/N as two numbers."""
+    try:
+        part, parts = map(int, text.split('/'))
+    except ValueError:
+        part, parts = 0, 0
+    if not 1 <= part <= parts:
+        raise argparse.ArgumentTypeError(f'{text} is not I/N, with I from 1 to N')
+    return part, parts
+
+
+def commit(root):
+    """That of the tests, with a + where something was changed since."""
+    def git(*arguments):
+        return subprocess.run(['git', '-C', root, *arguments], check=True, capture_output=True, text=True).stdout.strip()
+
+    return git('rev-parse', '--short=10', 'HEAD') + ('+' if git('status', '--porcelain') else '')
+
+
+def read(path):
+    """All in the file PATH; a line that a run's end cut off is none."""
+    if os.path.exists(path):
+        with open(path) as file:
+            for line in file:
+                try:
+                    yield json.loads(line)
+                except json.JSONDecodeError:
+                    pass
+
+
+class Results:
+    """Those in the file PATH, and a way to add some: of the image IMAGE, and with all of the tests if EVERY."""
+
+    def __init__(self, path, root, image, every):
+        self.path = path
+        self.of = {'commit': commit(root), 'image': image, 'all': every}
+        self.last = {result['test']: result for result in read(path)}
+
+    def has_passed(self, test):
+        result = {'outcome': 'passed', **self.of}.items()
+        return result <= self.last.get(test, {}).items() and '+' not in self.of['commit']
+
+    def add(self, report):
+        """What pytest says of a part of a test: its body, or a fixture that failed."""
+        if report.when != 'call' and report.outcome == 'passed':
+            return
+        result = {'test': report.nodeid, 'outcome': report.outcome, 'seconds': round(report.duration), **self.of,
+                  **dict(report.user_properties)}
+        with open(self.path, 'a') as file:
+            print(json.dumps(result), file=file)
