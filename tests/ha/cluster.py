@@ -79,7 +79,8 @@ class Node:
     def __init__(self, cluster, name, number):
         self.cluster, self.name, self.number = cluster, name, number
         self.address = f'{cluster.network}.{10 + number}'
-        self.device = f'mrn{cluster.number}.{number}'
+        self.reader_address = f'{cluster.network}.{30 + number}'
+        self.device, self.reader_device = f'mrn{cluster.number}.{number}', f'mrr{cluster.number}.{number}'
         self.root = os.path.join(cluster.directory, name, 'root')
         self._daemon = None
         self._inside = None
@@ -96,9 +97,14 @@ class Node:
         if log not in logs:
             logs.append(log)
         self._inside = wait_until(self._first_process, 20, f'{self.name} begins')
-        delete(self.device)
-        command('ip', 'link', 'add', self.device, 'type', 'veth', 'peer', 'name', 'lan', 'netns', str(self._inside))
-        command('ip', 'link', 'set', self.device, 'master', cluster.bridge, 'up')
+        for device, inside in ((self.reader_device, 'reader'), (self.device, 'lan')):
+            delete(device)
+            command('ip', 'link', 'add', device, 'type', 'veth', 'peer', 'name', inside, 'netns', str(self._inside))
+            command('ip', 'link', 'set', device, 'master', cluster.bridge, 'up')
+        # No route goes by it, and it answers for its own address alone: the cluster's traffic has the other device.
+        for words in (('sysctl', '-q', 'net.ipv4.conf.all.arp_ignore=1'),
+                      ('ip', 'address', 'add', f'{self.reader_address}/32', 'dev', 'reader'), ('ip', 'link', 'set', 'reader', 'up')):
+            command('nsenter', '--target', str(self._inside), '--net', *words)
 
     def _first_process(self):
         with open(f'/proc/{self._daemon.pid}/task/{self._daemon.pid}/children') as file:
@@ -114,11 +120,15 @@ class Node:
             os.kill(self._inside, signal.SIGKILL)
         if self._daemon:
             self._daemon.kill()
-        delete(self.device)
+        for device in (self.device, self.reader_device):
+            delete(device)
 
-    def cut(self):
-        """Pull its cable."""
-        command('ip', 'link', 'set', self.device, 'down')
+    def cut(self, device=None):
+        """Pull its cable, or the one of another device."""
+        command('ip', 'link', 'set', device or self.device, 'down')
+
+    def join(self, device):
+        command('ip', 'link', 'set', device, 'up')
 
     def attempt(self, *argv, timeout=ACTION_TIMEOUT):
         return subprocess.run(['nsenter', '--target', str(self._inside), '--all', '--', 'chroot', self.root, *argv],
@@ -250,14 +260,14 @@ class Cluster:
         return self
 
     def read(self):
-        """Its datasets, on each node at its own address."""
+        """Its datasets, on each node at an address of a device of its own."""
         for node in self.nodes:
-            node.run('crm_attribute', '--node', node.name, '--name', 'millrace-address', '--update', node.address)
+            node.run('crm_attribute', '--node', node.name, '--name', 'millrace-address', '--update', node.reader_address)
         name = f'{self.pool.name}-reader'
         self.create(f'<clone id="{name}-clone">' + self._primitive(name, 'millrace:reader', **self._parameters()) +
                     '</clone>')
         for node in self.nodes:
-            wait_until(lambda node=node: answers_null(node.address, PORT), START_TIMEOUT, f'the reader of {node.name}')
+            wait_until(lambda node=node: answers_null(node.reader_address, PORT), START_TIMEOUT, f'the reader of {node.name}')
         return self
 
     def _parameters(self):

@@ -4,6 +4,7 @@ acknowledged record is lost, no lock is stolen, no checkpoint is half."""
 
 import os
 import signal
+import time
 
 import pytest
 
@@ -173,7 +174,7 @@ def test_clients_are_told_how_to_mount(cluster, readers, client):
     """A share at the service's address, a dataset at each node's in turn, whichever node is asked."""
     for node in cluster.nodes:
         told = [node.ask('client', 'mount-command', 'tank/set', '--rank', str(rank))['mount'] for rank in range(4)]
-        assert {mount['address'] for mount in told} == {node.address for node in cluster.nodes} and told[:2] == told[2:]
+        assert {mount['address'] for mount in told} == {node.reader_address for node in cluster.nodes} and told[:2] == told[2:]
         share = node.ask('client', 'mount-command', 'tank/share')['mount']
         assert share['address'] == cluster.address
         for mount, how in ((told[0], 'ro'), (share, 'rw')):
@@ -190,7 +191,7 @@ def test_readers_on_every_node(cluster, readers, client):
     """They go on while the owner dies, at the other node, with the same bytes."""
     before = cluster.owner()
     other = cluster.other(before)
-    client.mount('/tank/set', '/mnt/set', server=other.address)
+    client.mount('/tank/set', '/mnt/set', server=other.reader_address)
     wanted = client.run('sha256sum </mnt/set/large', timeout=120).stdout
     reading = client.spawn('for i in 1 2 3 4 5 6 7 8; do echo 3 >/proc/sys/vm/drop_caches; sha256sum </mnt/set/large; done')
     reading.wait_for_lines(1, 120)
@@ -201,15 +202,38 @@ def test_readers_on_every_node(cluster, readers, client):
 
 
 def test_a_service_leaves_a_node_whose_cable_is_out(cluster, readers, writer, told):
-    """The reader says whether it is in."""
-    def tell(node, *what):
-        return node.run('attrd_updater', '--name', 'millrace-link', *what)
+    """The reader says so, also when it is started anew."""
+    def wait_for_link(node, value):
+        wait_until(lambda: f'value="{value}"' in node.attempt('attrd_updater', '--name', 'millrace-link', '--query').stdout,
+                   60, f'{node.name} says {value}')
 
     for node in cluster.nodes:
-        wait_until(lambda node=node: 'value="1"' in tell(node, '--query'), 60, 'the cable is in')
+        wait_for_link(node, 1)
     before = cluster.owner()
-    tell(before, '--update', '0')
+    before.cut(before.reader_device)
     assert cluster.wait_until_served(before)
-    tell(before, '--update', '1')
+    wait_for_link(before, 0)
+    before.join(before.reader_device)
+    wait_for_link(before, 1)
     told(writer.check())
     assert cluster.fenced == []
+
+
+def test_one_change_of_the_members_at_a_time(cluster):
+    """Who makes one stands in the cluster's configuration; what is left of one that broke off does not count."""
+    maker, node = cluster.owner(), cluster.other(cluster.owner())
+
+    def claim(when):
+        node.run('cibadmin', '--create', '--scope', 'crm_config', '--xml-text',
+                 '<cluster_property_set id="millrace-change"><nvpair id="millrace-change-by" name="millrace-change-by" '
+                 f'value="{maker.name} {when}"/></cluster_property_set>')
+
+    before = node.run('cat', '/etc/corosync/corosync.conf')
+    claim(int(time.time()))
+    assert f'{maker.name} changes the members' in node.refused('cluster', 'leave')
+    node.run('cibadmin', '--delete', '--xpath', "//cluster_property_set[@id='millrace-change']")
+    claim(1000)
+    done = node.attempt('millrace', 'cluster', 'leave', '--json')  # nobody listens there
+    assert done.returncode == 1 and f'{maker.name} does not take the new list of members' in done.stdout
+    assert node.attempt('cibadmin', '--query', '--xpath', "//cluster_property_set[@id='millrace-change']").returncode
+    assert node.run('cat', '/etc/corosync/corosync.conf') == before

@@ -6,6 +6,7 @@
     cluster.owner().power_off()
 """
 
+import contextlib
 import json
 import subprocess
 
@@ -13,8 +14,10 @@ from harness.host import wait_until
 from node import Node
 
 NAMES = ('n1', 'n2')
-ADDRESSES = ('192.0.2.1', '192.0.2.2')
+ADDRESSES = ('192.0.2.1', '192.0.2.2')  # where clients are
+CORE_ADDRESSES = ('198.51.100.1', '198.51.100.2')  # between the nodes alone
 ADDRESS = '192.0.2.100'
+CLIENTS, CORE = 'front', 'core'  # networks; `lan` is that of other tests, with the same addresses
 POOL = SERVICE = 'tank'
 PORTS = {'tcp': 2049, 'rdma': 20049}
 WATCHDOG = 15  # seconds: nothing is quick on emulated processors
@@ -24,10 +27,10 @@ ACT_TIMEOUT = 900
 class Cluster:
     def __init__(self, lab, public_key, **options):
         self.nodes = []
-        for name, address in zip(NAMES, ADDRESSES):
+        for name, address, core in zip(NAMES, ADDRESSES, CORE_ADDRESSES):
             self.nodes.append(lab.add(
-                Node, name, drives=self.nodes[0] if self.nodes else 6, networks={'lan': f'{address}/24'},
-                memory_mib=2560, configuration=f'hostname={name}\nssh_key={public_key}\nrdma=rxe\n', **options))
+                Node, name, drives=self.nodes[0] if self.nodes else 6, memory_mib=2560,
+                networks={CLIENTS: f'{address}/24', CORE: f'{core}/24'}, configuration=f'hostname={name}\nssh_key={public_key}\nrdma=rxe\n', **options))
 
     def start(self):
         for node in self.nodes:
@@ -40,12 +43,12 @@ class Cluster:
 
     def create(self):
         """The token for the next."""
-        return self.nodes[0].json(f'millrace cluster create --address {ADDRESSES[0]} --pool {POOL} '
-                                  f'--watchdog-timeout {WATCHDOG}')['cluster']['token']
+        return self.nodes[0].json(f'millrace cluster create --address {ADDRESSES[0]} --address {CORE_ADDRESSES[0]} '
+                                  f'--pool {POOL} --watchdog-timeout {WATCHDOG}')['cluster']['token']
 
     def join(self, token, rc=0):
-        return self.nodes[1].run(f'millrace cluster join {ADDRESSES[0]} --address {ADDRESSES[1]} --token {token} --json', rc,
-                                 timeout=ACT_TIMEOUT)
+        return self.nodes[1].run(f'millrace cluster join {ADDRESSES[0]} --address {ADDRESSES[1]} --address {CORE_ADDRESSES[1]} '
+                                 f'--token {token} --json', rc, timeout=ACT_TIMEOUT)
 
     def serve(self):
         self.nodes[0].run(f'millrace share create {POOL}/share --mode 0777')
@@ -78,11 +81,25 @@ class Cluster:
         names = [service['node'] for service in told['services']] if told else []
         return next((node for node in self.nodes if names == [node.name]), None)
 
+    def wait_for_owner(self, node):
+        """Until NODE serves."""
+        wait_until(lambda: self.owner() is node, ACT_TIMEOUT, f'{node.name} serves', interval=2)
+
     def other(self, node):
         return next(other for other in self.nodes if other is not node)
 
     def server_pid(self, node):
-        return int(node.run(f'pgrep -f /run/millrace/{POOL}/ganesha.conf'))
+        """None where there is none."""
+        found = node.attempt(f'pgrep -f /run/millrace/{POOL}/ganesha.conf').stdout.split()
+        return int(found[0]) if found else None
+
+    def wait_for_another_server(self, node, pid):
+        """Than process PID of NODE."""
+        def is_there():
+            owner = self.owner()
+            return owner and (owner is not node or self.server_pid(node) not in (None, pid))
+
+        wait_until(is_there, ACT_TIMEOUT, 'another server', interval=2)
 
     def wait_until_whole(self):
         """Both nodes are up and in it, and one serves. A node that was reset is started again."""
@@ -91,6 +108,17 @@ class Cluster:
                 if not node.is_on():
                     node.power_off()
                     node.power_on()
-            return set(self.states().values()) == {'online'} and self.owner()
+            states = self.states()
+            for name in (name for name, state in states.items() if state == 'drained'):
+                self._ask(f'node resume {name}')
+            return set(states.values()) == {'online'} and self.owner()
 
         return wait_until(is_whole, 2 * ACT_TIMEOUT, 'the cluster is whole', interval=2)
+
+    @contextlib.contextmanager
+    def spoiling(self, node):
+        """What is done to NODE in this ends with its power."""
+        try:
+            yield
+        finally:
+            node.power_off()
