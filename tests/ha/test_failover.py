@@ -233,7 +233,7 @@ def test_one_change_of_the_members_at_a_time(cluster):
     assert f'{maker.name} changes the members' in node.refused('cluster', 'leave')
     node.run('cibadmin', '--delete', '--xpath', "//cluster_property_set[@id='millrace-change']")
     claim(1000)
-    done = node.attempt('millrace', 'cluster', 'leave', '--json')  # nobody listens there
+    done = node.attempt('env', 'TALK_SECONDS=5', 'millrace', 'cluster', 'leave', '--json')  # nobody listens there
     assert done.returncode == 1 and f'{maker.name} does not take the new list of members' in done.stdout
     assert node.attempt('cibadmin', '--query', '--xpath', "//cluster_property_set[@id='millrace-change']").returncode
     assert node.run('cat', '/etc/corosync/corosync.conf') == before

@@ -246,7 +246,7 @@ def test_a_node_leaves(cluster):
     cluster.wait_until_whole()
     leaving, left = cluster.nodes[1], cluster.nodes[0]
     leaving.run('millrace cluster leave', timeout=900)
-    assert leaving.json('millrace cluster status', rc=3)['error']['code'] == 'not_found'
+    assert leaving.json('millrace cluster status', rc=3)['error']['code'] == 'not-found'
     cluster.wait_for_owner(left)
     told = left.json('millrace cluster status')
     assert told['cluster']['quorum'] and [node['name'] for node in told['nodes']] == [left.name]
