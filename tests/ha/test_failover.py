@@ -202,7 +202,7 @@ def test_readers_on_every_node(cluster, readers, client):
 
 
 def test_a_service_leaves_a_node_whose_cable_is_out(cluster, readers, writer, told):
-    """The reader says so, also when it is started anew."""
+    """The reader says so."""
     def wait_for_link(node, value):
         wait_until(lambda: f'value="{value}"' in node.attempt('attrd_updater', '--name', 'millrace-link', '--query').stdout,
                    60, f'{node.name} says {value}')

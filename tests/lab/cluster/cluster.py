@@ -30,7 +30,8 @@ class Cluster:
         for name, address, core in zip(NAMES, ADDRESSES, CORE_ADDRESSES):
             self.nodes.append(lab.add(
                 Node, name, drives=self.nodes[0] if self.nodes else 6, memory_mib=2560,
-                networks={CLIENTS: f'{address}/24', CORE: f'{core}/24'}, configuration=f'hostname={name}\nssh_key={public_key}\nrdma=rxe\n', **options))
+                networks={CLIENTS: f'{address}/24', CORE: f'{core}/24'},
+                configuration=f'hostname={name}\nssh_key={public_key}\nrdma=rxe\n', **options))
 
     def start(self):
         for node in self.nodes:
