@@ -325,7 +325,7 @@ static int judge_parity(struct check *check, struct band *band)
 		parity[i] = computed + i * length;
 	if (!result && whole)
 		result = erasure_encode(
-			check->pool, layout->data, layout->parity, length, data, parity);
+			check->pool, segment_code(band->segment), length, data, parity);
 	for (unsigned i = 0; !result && i < layout->parity; i++) {
 		wrong = parity_wrong(band, layout->data + i, parity[i], whole);
 		check->report->bad_blocks += (unsigned)__builtin_popcountll(wrong);

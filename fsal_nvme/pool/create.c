@@ -296,7 +296,7 @@ int geometry_plan(const struct pool_create_options *o, const uint64_t *sizes,
 			.id = (uint16_t)i,
 			.data = (uint8_t)o->data,
 			.parity = (uint8_t)o->parity,
-			.matrix = 1,
+			.matrix = o->parity <= 2 ? MATRIX_PQ : MATRIX_CAUCHY,
 			.cell = cell,
 			.slot_rows = rows,
 		};

@@ -1,13 +1,19 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
- * The erasure code: Reed-Solomon over GF(2^8) with the Cauchy matrix of ISA-L's
- * gf_gen_cauchy1_matrix (matrix 1 on disk), of which any k rows can be inverted.
+ * The erasure code: Reed-Solomon over GF(2^8) by ISA-L, with one of two coding matrices (enum
+ * coding_matrix), of which any k rows can be inverted.
  *
- * Coding matrices and ISA-L's multiplication tables depend on (k, m) alone. They are made when
- * first asked for and kept; whoever loses the race to publish throws its own away, so no lock is
- * taken to encode. pool->erasure is made the same way: a zeroed struct pool is a valid start.
+ * MATRIX_PQ is RAID-6's P, the sum of the data, and Q, whose coefficients are powers of 2. ISA-L
+ * has loops for these that need no multiplication tables and are two to three times as fast, and
+ * what is lost alone comes back as a sum. For three and more parity chunks powers of 2 are no code
+ * (not all k rows can be inverted); MATRIX_CAUCHY is, and was that of all pools before.
+ *
+ * Coding matrices and ISA-L's multiplication tables are made when first asked for and kept; whoever
+ * loses the race to publish throws its own away, so no lock is taken to encode. pool->erasure is
+ * made the same way: a zeroed struct pool is a valid start.
  */
 #include <isa-l/erasure_code.h>
+#include <isa-l/raid.h>
 
 #include "pool/internal.h"
 #include "pool/row.h"
@@ -18,12 +24,15 @@ struct code {
 	uint8_t bytes[];
 };
 
+typedef _Atomic(struct code *) code_slot;
+
 struct erasure {
-	_Atomic(struct code *) codes[POOL_WIDTH_MAX + 1][POOL_WIDTH_MAX + 1];
+	code_slot codes[MATRIX_PQ][POOL_WIDTH_MAX + 1][POOL_WIDTH_MAX + 1];
 };
 
-static struct code *code_create(unsigned k, unsigned m)
+static struct code *code_create(struct code_id id)
 {
+	unsigned k = id.k, m = id.m;
 	size_t matrix_size = (size_t)(k + m) * k;
 	struct code *code = malloc(sizeof(*code) + matrix_size + (size_t)32 * k * m);
 
@@ -31,7 +40,10 @@ static struct code *code_create(unsigned k, unsigned m)
 		return NULL;
 	code->matrix = code->bytes;
 	code->tables = code->bytes + matrix_size;
-	gf_gen_cauchy1_matrix(code->matrix, (int)(k + m), (int)k);
+	if (id.matrix == MATRIX_PQ)
+		gf_gen_rs_matrix(code->matrix, (int)(k + m), (int)k);
+	else
+		gf_gen_cauchy1_matrix(code->matrix, (int)(k + m), (int)k);
 	ec_init_tables((int)k, (int)m, code->matrix + (size_t)k * k, code->tables);
 	return code;
 }
@@ -52,24 +64,33 @@ static struct erasure *erasure_get(struct pool *pool)
 	return none;
 }
 
-static int code_get(struct pool *pool, unsigned k, unsigned m, struct code **found)
+static bool id_valid(struct code_id id)
+{
+	if (!id.k || !id.m || id.k + id.m > POOL_WIDTH_MAX)
+		return false;
+	return id.matrix == MATRIX_CAUCHY || (id.matrix == MATRIX_PQ && id.m <= 2);
+}
+
+static int code_get(struct pool *pool, struct code_id id, struct code **found)
 {
 	struct erasure *e;
 	struct code *code, *none = NULL;
+	code_slot *slot;
 
-	if (!k || !m || k + m > POOL_WIDTH_MAX)
+	if (!id_valid(id))
 		return -EINVAL;
 	e = erasure_get(pool);
 	if (!e)
 		return -ENOMEM;
-	*found = atomic_load(&e->codes[k][m]);
+	slot = &e->codes[id.matrix - 1][id.k][id.m];
+	*found = atomic_load(slot);
 	if (*found)
 		return 0;
-	code = code_create(k, m);
+	code = code_create(id);
 	if (!code)
 		return -ENOMEM;
 	*found = code;
-	if (!atomic_compare_exchange_strong(&e->codes[k][m], &none, code)) {
+	if (!atomic_compare_exchange_strong(slot, &none, code)) {
 		free(code);
 		*found = none;
 	}
@@ -78,23 +99,39 @@ static int code_get(struct pool *pool, unsigned k, unsigned m, struct code **fou
 
 void erasure_destroy(struct pool *pool)
 {
+	code_slot *slots;
+
 	if (!pool->erasure)
 		return;
-	for (unsigned k = 0; k <= POOL_WIDTH_MAX; k++)
-		for (unsigned m = 0; m <= POOL_WIDTH_MAX; m++)
-			free(atomic_load(&pool->erasure->codes[k][m]));
+	slots = &pool->erasure->codes[0][0][0];
+	for (size_t i = 0; i < sizeof(pool->erasure->codes) / sizeof(*slots); i++)
+		free(atomic_load(&slots[i]));
 	free(pool->erasure);
 	pool->erasure = NULL;
 }
 
+/* ISA-L's loops of raid.h do nothing and say so where they cannot: fewer than two data chunks, a
+ * length that is no multiple of 32. */
+static bool encode_pq(struct code_id id, size_t length, uint8_t **data, uint8_t **parity)
+{
+	void *all[POOL_WIDTH_MAX];
+	int width = (int)(id.k + id.m);
+
+	if (id.matrix != MATRIX_PQ || length % 32)
+		return false;
+	memcpy(all, data, id.k * sizeof(*data));
+	memcpy(all + id.k, parity, id.m * sizeof(*parity));
+	return id.m == 2 ? !pq_gen(width, (int)length, all) : !xor_gen(width, (int)length, all);
+}
+
 int erasure_encode(
-	struct pool *pool, unsigned k, unsigned m, size_t length, uint8_t **data, uint8_t **parity)
+	struct pool *pool, struct code_id id, size_t length, uint8_t **data, uint8_t **parity)
 {
 	struct code *code;
-	int rc = code_get(pool, k, m, &code);
+	int rc = code_get(pool, id, &code);
 
-	if (!rc && length)
-		ec_encode_data((int)length, (int)k, (int)m, code->tables, data, parity);
+	if (!rc && length && !encode_pq(id, length, data, parity))
+		ec_encode_data((int)length, (int)id.k, (int)id.m, code->tables, data, parity);
 	return rc;
 }
 
@@ -134,19 +171,37 @@ static bool indexes_valid(const uint8_t *indexes, unsigned count, unsigned width
 	return count <= width;
 }
 
-int erasure_rebuild(struct pool *pool, unsigned k, unsigned m, size_t length, const uint8_t *have,
+/* What is wanted is the sum of all that is at hand: with P, any chunk but Q that is lost alone. */
+static bool rebuild_sum(
+	unsigned k, size_t length, const uint8_t *coefficients, uint8_t **in, uint8_t *out)
+{
+	void *all[POOL_WIDTH_MAX];
+
+	for (unsigned i = 0; i < k; i++) {
+		if (coefficients[i] != 1)
+			return false;
+		all[i] = in[i];
+	}
+	all[k] = out;
+	return !xor_gen((int)k + 1, (int)length, all);
+}
+
+int erasure_rebuild(struct pool *pool, struct code_id id, size_t length, const uint8_t *have,
 	uint8_t **in, const uint8_t *wanted, unsigned wanted_count, uint8_t **out)
 {
 	uint8_t matrix[POOL_WIDTH_MAX * POOL_WIDTH_MAX], *tables;
+	unsigned k = id.k, width = id.k + id.m;
 	struct code *code;
-	int rc = code_get(pool, k, m, &code);
+	int rc = code_get(pool, id, &code);
 
-	if (!rc && (!indexes_valid(have, k, k + m) || !indexes_valid(wanted, wanted_count, k + m)))
+	if (!rc && (!indexes_valid(have, k, width) || !indexes_valid(wanted, wanted_count, width)))
 		rc = -EINVAL;
 	if (!rc)
 		rc = rebuild_matrix(code, k, have, wanted, wanted_count, matrix);
 	if (rc || !wanted_count || !length)
 		return rc;
+	if (wanted_count == 1 && rebuild_sum(k, length, matrix, in, out[0]))
+		return 0;
 	tables = malloc((size_t)32 * k * wanted_count);
 	if (!tables)
 		return -ENOMEM;

@@ -84,6 +84,11 @@ static bool width_valid(unsigned data, unsigned parity)
 	return data >= 1 && parity >= 1 && data + parity <= POOL_WIDTH_MAX;
 }
 
+static bool matrix_valid(unsigned matrix, unsigned parity)
+{
+	return matrix == MATRIX_CAUCHY || (matrix == MATRIX_PQ && parity <= 2);
+}
+
 static bool cell_valid(uint32_t cell)
 {
 	return cell >= BLOCK_SIZE && cell <= (4u << 20) && power_of_two(cell);
@@ -124,7 +129,8 @@ static bool geometry_valid(const struct device_header *h)
 
 	if (!width_valid(h->data, h->parity) || !cell_valid(h->cell) || h->id >= POOL_DEVICES_MAX)
 		return false;
-	if (h->matrix != 1 || !h->slot_rows || h->slot_rows > (1u << 20) || !h->slot_count)
+	if (!matrix_valid(h->matrix, h->parity) || !h->slot_rows || h->slot_rows > (1u << 20) ||
+		!h->slot_count)
 		return false;
 	if ((uint64_t)h->slot_rows * h->cell > CHUNK_MOST)
 		return false;
@@ -207,7 +213,8 @@ static bool segment_row_valid(const struct segment_row *row)
 {
 	uint64_t seen = 0;
 
-	if (!row->id || !row->generation || row->matrix != 1 || !cell_valid(row->cell))
+	if (!row->id || !row->generation || !matrix_valid(row->matrix, row->parity) ||
+		!cell_valid(row->cell))
 		return false;
 	if (row->state < SEGMENT_RESERVED || row->state > SEGMENT_MOVED)
 		return false;

@@ -58,11 +58,17 @@ static inline uint64_t label_place(uint64_t area, uint64_t epoch)
 #define FEATURES_INCOMPATIBLE 0ull
 #define FEATURES_READ_ONLY 0ull
 
+/* How parity is computed, in GF(2^8) with polynomial 0x11d (erasure.c). */
+enum coding_matrix {
+	MATRIX_CAUCHY = 1, /* ISA-L's gf_gen_cauchy1_matrix; for any parity */
+	MATRIX_PQ = 2, /* parity i is the sum of 2^(i * j) * data j; for 1 and 2 parity chunks */
+};
+
 struct device_header {
 	uint64_t incompatible, read_only, compatible; /* features */
 	uint8_t pool[16], uuid[16];
 	uint16_t id;
-	uint8_t data, parity, matrix; /* matrix 1: Cauchy, ISA-L's gf_gen_cauchy1_matrix */
+	uint8_t data, parity, matrix; /* enum coding_matrix; of new segments */
 	uint32_t cell, slot_rows, slot_size, slot_count;
 	uint64_t size; /* of the device when it joined */
 	uint64_t journal_offset, journal_size, slots_offset, label_b_offset;

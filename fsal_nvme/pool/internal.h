@@ -281,14 +281,26 @@ void row_put(struct row *row);
 /* --- erasure.c -----------------------------------------------------------------------------------
  */
 
-/* Parity of `length` bytes: data[k] -> parity[m]; tables are cached per (k, m). */
+/* A code: k data and m parity chunks, and how the parity is computed (enum coding_matrix). */
+struct code_id {
+	unsigned k, m, matrix;
+};
+static inline struct code_id segment_code(const struct segment *s)
+{
+	return (struct code_id){s->layout.data, s->layout.parity, s->row.matrix};
+}
+/*
+ * Parity of `length` bytes: data[k] -> parity[m], all at multiples of 32 bytes (ISA-L's raid.h).
+ * -EINVAL: there is no such code; -ENOMEM. Its tables are made by the first call, which may be one
+ * for 0 bytes, and kept.
+ */
 int erasure_encode(
-	struct pool *pool, unsigned k, unsigned m, size_t length, uint8_t **data, uint8_t **parity);
+	struct pool *pool, struct code_id id, size_t length, uint8_t **data, uint8_t **parity);
 /*
  * Rebuilds `wanted[wanted_count]` chunks (indexes 0..k+m) of `length` bytes into out[] from the k
- * chunks `have[k]` (indexes) with bytes in[].
+ * chunks `have[k]` (indexes) with bytes in[]; all at multiples of 32 bytes.
  */
-int erasure_rebuild(struct pool *pool, unsigned k, unsigned m, size_t length, const uint8_t *have,
+int erasure_rebuild(struct pool *pool, struct code_id id, size_t length, const uint8_t *have,
 	uint8_t **in, const uint8_t *wanted, unsigned wanted_count, uint8_t **out);
 
 /* --- read.c, pages.c, check.c

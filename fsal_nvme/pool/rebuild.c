@@ -234,7 +234,6 @@ static uint32_t block_sources(const struct band *band, unsigned chunk, unsigned 
 static int decode_run(
 	struct band *band, unsigned chunk, uint32_t set, unsigned at, unsigned count, uint8_t *out)
 {
-	const struct layout *layout = &band->segment->layout;
 	size_t offset = (size_t)at * BLOCK_SIZE;
 	uint8_t have[POOL_WIDTH_MAX], wanted = (uint8_t)chunk;
 	uint8_t *in[POOL_WIDTH_MAX], *result = out + offset;
@@ -245,7 +244,7 @@ static int decode_run(
 		in[n] = band->sources[have[n]].memory + offset;
 		n++;
 	}
-	return erasure_rebuild(band->pool, layout->data, layout->parity, (size_t)count * BLOCK_SIZE,
+	return erasure_rebuild(band->pool, segment_code(band->segment), (size_t)count * BLOCK_SIZE,
 		have, in, &wanted, 1, &result);
 }
 

@@ -265,7 +265,7 @@ static int row_compute(struct open_row *o)
 	for (unsigned i = 0; i < layout->data; i++)
 		memset(cells[i] + o->row.cell_fill[i], 0, layout->cell - o->row.cell_fill[i]);
 	rc = erasure_encode(
-		o->pool, layout->data, layout->parity, layout->cell, cells, cells + layout->data);
+		o->pool, segment_code(o->row.segment), layout->cell, cells, cells + layout->data);
 	for (unsigned i = 0; i < layout->data + layout->parity; i++)
 		checksum_chunk(o, i);
 	return rc;

@@ -421,7 +421,7 @@ static int reserve_one(struct txn *txn, struct segment **segment)
 		.epoch = pool->epoch,
 		.generation = 1,
 		.state = SEGMENT_RESERVED,
-		.matrix = 1,
+		.matrix = pool->header.matrix,
 		.cell = pool->header.cell,
 		.id = pool->epoch << 32 | pool->next_segment,
 	};

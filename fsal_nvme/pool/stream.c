@@ -328,7 +328,7 @@ static struct row *hand_out(struct append *a, struct row *row)
 /* Room for a segment's life in memory, before anything is promised in it. */
 static int prepare_segment(struct pool *pool, struct segment *segment)
 {
-	int rc = erasure_encode(pool, segment->layout.data, segment->layout.parity, 0, NULL, NULL);
+	int rc = erasure_encode(pool, segment_code(segment), 0, NULL, NULL);
 
 	return rc ? rc : segment_open_arrays(segment);
 }

@@ -195,6 +195,7 @@ struct shrinking {
 	struct fixture f;
 	struct stage stages[STAGES];
 	unsigned stage; /* now; devices [0, stage) are lost for good */
+	unsigned matrix; /* of what is written */
 	struct sim_image *image; /* of a power cut behind this stage's last write */
 };
 
@@ -219,6 +220,7 @@ static void write_piece(struct shrinking *s, struct pool *pool, unsigned piece)
 		0);
 	segment = segment_get(pool, stage->extents[piece][0].segment);
 	assert_int_equal(segment->layout.data, s->f.devices - s->stage - s->f.parity);
+	assert_int_equal(segment->row.matrix, s->matrix);
 	segment_put(segment);
 	if (piece == 0)
 		stream_close(stream);
@@ -382,12 +384,36 @@ static void no_log(enum log_level level, const char *line)
 {
 }
 
-static void width_shrinks(bool checkpoints)
+/* The headers say what those of pools said before there was MATRIX_PQ: new segments are to be as
+ * that version made them, while what is in the pool already is read as it is. */
+static void make_earlier(struct fixture *f)
 {
-	struct shrinking s = {0};
+	static const uint64_t places[] = {0, DEVICE_SIZE - BLOCK_SIZE};
+	struct device_header header;
+	uint8_t block[BLOCK_SIZE];
+
+	for (unsigned i = 0; i < f->devices; i++) {
+		for (unsigned place = 0; place < 2; place++) {
+			assert_int_equal(device_header_decode(&header,
+						 sim_medium(f->world, f->names[i]) + places[place]),
+				0);
+			assert_int_equal(header.matrix, MATRIX_PQ);
+			header.matrix = MATRIX_CAUCHY;
+			assert_int_equal(device_header_encode(&header, block), 0);
+			sim_medium_write(f->world, f->names[i], places[place], block, BLOCK_SIZE);
+		}
+	}
+}
+
+static void width_shrinks(bool checkpoints, unsigned matrix)
+{
+	struct shrinking s = {.matrix = matrix};
 
 	log_set_sink(no_log);
 	fixture_make(&s.f, 6, 4, 2, DEVICE_SIZE, 4);
+	sim_settle(s.f.world);
+	if (matrix == MATRIX_CAUCHY)
+		make_earlier(&s.f);
 	for (s.stage = 0; s.stage < STAGES; s.stage++) {
 		run_stage(&s, checkpoints);
 		if (s.stage + 1 < STAGES)
@@ -402,12 +428,17 @@ static void width_shrinks(bool checkpoints)
  * then survives, and what was written before as far as two is all that its segments have lost. */
 static void test_width_shrinks(void **state)
 {
-	width_shrinks(false);
+	width_shrinks(false, MATRIX_PQ);
 }
 
 static void test_width_shrinks_with_checkpoints(void **state)
 {
-	width_shrinks(true);
+	width_shrinks(true, MATRIX_PQ);
+}
+
+static void test_width_shrinks_in_an_earlier_versions_pool(void **state)
+{
+	width_shrinks(false, MATRIX_CAUCHY);
 }
 
 static void test_an_old_minority_is_refused(void **state)
@@ -482,6 +513,7 @@ int main(void)
 		cmocka_unit_test(test_data_survives_crashes),
 		cmocka_unit_test(test_width_shrinks),
 		cmocka_unit_test(test_width_shrinks_with_checkpoints),
+		cmocka_unit_test(test_width_shrinks_in_an_earlier_versions_pool),
 		cmocka_unit_test(test_an_old_minority_is_refused),
 		cmocka_unit_test(test_the_wait_for_an_owner),
 	};

@@ -37,6 +37,12 @@ struct fixture {
 	int files[POOL_WIDTH_MAX]; /* with real threads: the devices */
 };
 
+/* As in a new pool. */
+static inline uint8_t matrix_of(unsigned parity)
+{
+	return parity <= 2 ? MATRIX_PQ : MATRIX_CAUCHY;
+}
+
 /* --- a segment ---------------------------------------------------------------------------- */
 
 static uint32_t chance = 1;
@@ -106,16 +112,17 @@ static inline uint64_t linear_bytes(const struct fixture *f)
 static inline void make_content(struct fixture *f)
 {
 	for (unsigned c = 0; c < width(f); c++) {
-		f->cells[c] = calloc(1, chunk_bytes(f));
+		f->cells[c] = aligned_alloc(BLOCK_SIZE, chunk_bytes(f));
 		assert_non_null(f->cells[c]);
+		memset(f->cells[c], 0, chunk_bytes(f));
 		for (uint64_t i = 0; c < f->layout.data && i < chunk_bytes(f); i += 4) {
 			uint32_t value = draw(1u << 24) * 2654435761u;
 
 			memcpy(f->cells[c] + i, &value, 4);
 		}
 	}
-	assert_int_equal(erasure_encode(f->pool, f->layout.data, f->layout.parity, chunk_bytes(f),
-				 f->cells, f->cells + f->layout.data),
+	assert_int_equal(erasure_encode(f->pool, segment_code(f->segment), chunk_bytes(f), f->cells,
+				 f->cells + f->layout.data),
 		0);
 	f->sums = calloc((size_t)f->layout.rows * segment_row_sums(f->segment), sizeof(uint32_t));
 	for (uint32_t row = 0; row < f->rows; row++) {
@@ -169,7 +176,7 @@ static inline void put_header(struct fixture *f, unsigned chunk)
 		.index = (uint8_t)chunk,
 		.data = row->data,
 		.parity = row->parity,
-		.matrix = 1,
+		.matrix = row->matrix,
 		.cell = row->cell,
 		.rows = row->rows,
 		.length = row->length,
@@ -221,7 +228,7 @@ static inline void open_device(struct fixture *f, unsigned i, uint64_t size)
 	member->header = (struct device_header){.id = (uint16_t)i,
 		.data = (uint8_t)f->layout.data,
 		.parity = (uint8_t)f->layout.parity,
-		.matrix = 1,
+		.matrix = matrix_of(f->layout.parity),
 		.cell = f->layout.cell,
 		.slot_rows = f->layout.rows,
 		.slot_size = layout_slot_size(&f->layout),
@@ -307,7 +314,7 @@ static inline void start(struct fixture *f, const struct shape *shape)
 		.state = SEGMENT_CLOSED,
 		.data = (uint8_t)shape->data,
 		.parity = (uint8_t)shape->parity,
-		.matrix = 1,
+		.matrix = matrix_of(shape->parity),
 		.purpose = PURPOSE_DATA,
 		.cell = shape->cell,
 		.rows = shape->rows,
