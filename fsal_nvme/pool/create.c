@@ -289,14 +289,16 @@ int geometry_plan(const struct pool_create_options *o, const uint64_t *sizes,
 	uint64_t least = smallest(sizes, o->device_count), journal = journal_size(o, least);
 	uint32_t cell = o->cell ? o->cell : CELL_DEFAULT;
 	uint32_t rows = choose_rows(o, cell, slots_space(least, journal));
+	bool pq = o->parity <= 2;
 	int rc = 0;
 
 	for (unsigned i = 0; !rc && i < o->device_count; i++) {
 		headers[i] = (struct device_header){
+			.incompatible = pq ? FEATURE_PQ : 0,
 			.id = (uint16_t)i,
 			.data = (uint8_t)o->data,
 			.parity = (uint8_t)o->parity,
-			.matrix = o->parity <= 2 ? MATRIX_PQ : MATRIX_CAUCHY,
+			.matrix = pq ? MATRIX_PQ : MATRIX_CAUCHY,
 			.cell = cell,
 			.slot_rows = rows,
 		};

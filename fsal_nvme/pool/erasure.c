@@ -12,6 +12,8 @@
  * loses the race to publish throws its own away, so no lock is taken to encode. pool->erasure is
  * made the same way: a zeroed struct pool is a valid start.
  */
+#include <assert.h>
+
 #include <isa-l/erasure_code.h>
 #include <isa-l/raid.h>
 
@@ -110,8 +112,18 @@ void erasure_destroy(struct pool *pool)
 	pool->erasure = NULL;
 }
 
+static inline bool aligned(void **chunks, unsigned count)
+{
+	uintptr_t bits = 0;
+
+	for (unsigned i = 0; i < count; i++)
+		bits |= (uintptr_t)chunks[i];
+	return bits % 32 == 0;
+}
+
 /* ISA-L's loops of raid.h do nothing and say so where they cannot: fewer than two data chunks, a
- * length that is no multiple of 32. */
+ * length that is no multiple of 32. They may write parity past the caches: whoever hands it to
+ * another thread does so by a lock or a system call, which orders it. */
 static bool encode_pq(struct code_id id, size_t length, uint8_t **data, uint8_t **parity)
 {
 	void *all[POOL_WIDTH_MAX];
@@ -121,6 +133,7 @@ static bool encode_pq(struct code_id id, size_t length, uint8_t **data, uint8_t 
 		return false;
 	memcpy(all, data, id.k * sizeof(*data));
 	memcpy(all + id.k, parity, id.m * sizeof(*parity));
+	assert(aligned(all, id.k + id.m));
 	return id.m == 2 ? !pq_gen(width, (int)length, all) : !xor_gen(width, (int)length, all);
 }
 
@@ -183,6 +196,7 @@ static bool rebuild_sum(
 		all[i] = in[i];
 	}
 	all[k] = out;
+	assert(aligned(all, k + 1));
 	return !xor_gen((int)k + 1, (int)length, all);
 }
 

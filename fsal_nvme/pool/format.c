@@ -129,6 +129,8 @@ static bool geometry_valid(const struct device_header *h)
 
 	if (!width_valid(h->data, h->parity) || !cell_valid(h->cell) || h->id >= POOL_DEVICES_MAX)
 		return false;
+	if (h->matrix == MATRIX_PQ && !(h->incompatible & FEATURE_PQ))
+		return false;
 	if (!matrix_valid(h->matrix, h->parity) || !h->slot_rows || h->slot_rows > (1u << 20) ||
 		!h->slot_count)
 		return false;

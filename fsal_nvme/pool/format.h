@@ -55,7 +55,8 @@ static inline uint64_t label_place(uint64_t area, uint64_t epoch)
 
 /* Features that this version knows; a pool with an unknown "incompatible" one is refused, with an
  * unknown "read-only" one it is opened for reading alone. */
-#define FEATURES_INCOMPATIBLE 0ull
+#define FEATURE_PQ 1ull /* there may be segments of MATRIX_PQ */
+#define FEATURES_INCOMPATIBLE FEATURE_PQ
 #define FEATURES_READ_ONLY 0ull
 
 /* How parity is computed, in GF(2^8) with polynomial 0x11d (erasure.c). */

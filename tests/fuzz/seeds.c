@@ -73,7 +73,7 @@ static void fill_segment(struct segment_row *row, unsigned i)
 		.state = (uint8_t)(SEGMENT_RESERVED + i % 3),
 		.data = 2,
 		.parity = 1,
-		.matrix = 1,
+		.matrix = (uint8_t)(i % 2 ? MATRIX_PQ : MATRIX_CAUCHY),
 		.purpose = (uint8_t)(i % 3),
 		.cell = 4096,
 		.rows = i % 3 == 2 ? 4 : 0,

@@ -119,6 +119,40 @@ static void test_the_usual_geometry(void **state)
 	assert_int_equal(h.slot_rows, 256);
 }
 
+static int decode_with(
+	const struct device_header *h, unsigned parity, unsigned matrix, uint64_t features)
+{
+	struct device_header changed = *h, again;
+	uint8_t block[BLOCK_SIZE];
+
+	changed.parity = (uint8_t)parity;
+	changed.matrix = (uint8_t)matrix;
+	changed.incompatible = features;
+	assert_int_equal(device_header_encode(&changed, block), 0);
+	return device_header_decode(&again, block);
+}
+
+/* A version that does not know a matrix refuses the pool, and does not take its devices for blank
+ * ones: that is what the feature is for. */
+static void test_what_is_coded_in_an_unknown_way_is_refused(void **state)
+{
+	struct device_header h;
+	struct error error;
+
+	assert_int_equal(plan(&codes[4], 0, 100ull << 30, &h, &error), 0);
+	assert_int_equal(h.matrix, MATRIX_CAUCHY);
+	assert_int_equal(h.incompatible, 0);
+	assert_int_equal(decode_with(&h, h.parity, MATRIX_PQ, FEATURE_PQ), -EBADMSG);
+	assert_int_equal(plan(&codes[1], 0, 100ull << 30, &h, &error), 0);
+	assert_int_equal(h.matrix, MATRIX_PQ);
+	assert_int_equal(h.incompatible, FEATURE_PQ);
+	assert_int_equal(decode_with(&h, 2, MATRIX_CAUCHY, 0), 0);
+	assert_int_equal(decode_with(&h, 2, MATRIX_PQ, 0), -EBADMSG);
+	assert_int_equal(decode_with(&h, 2, 0, FEATURE_PQ), -EBADMSG);
+	assert_int_equal(decode_with(&h, 2, MATRIX_PQ + 1, FEATURE_PQ), -EBADMSG);
+	assert_int_equal(decode_with(&h, 2, MATRIX_PQ, FEATURE_PQ | FEATURE_PQ << 1), -ENOTSUP);
+}
+
 /* --- on files with nothing in them -------------------------------------------------------- */
 
 #define FILES 2
@@ -204,6 +238,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_all_cells_on_all_sizes),
 		cmocka_unit_test(test_the_usual_geometry),
+		cmocka_unit_test(test_what_is_coded_in_an_unknown_way_is_refused),
 		cmocka_unit_test_setup_teardown(
 			test_large_devices_with_large_cells, make_files, remove_files),
 	};

@@ -225,7 +225,8 @@ static inline void open_device(struct fixture *f, unsigned i, uint64_t size)
 	member->slots_offset = HEAD_BYTES;
 	member->slot_count = SLOTS;
 	member->slot_map = calloc(SLOTS, 1);
-	member->header = (struct device_header){.id = (uint16_t)i,
+	member->header = (struct device_header){.incompatible = FEATURE_PQ,
+		.id = (uint16_t)i,
 		.data = (uint8_t)f->layout.data,
 		.parity = (uint8_t)f->layout.parity,
 		.matrix = matrix_of(f->layout.parity),
