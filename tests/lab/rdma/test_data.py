@@ -87,18 +87,31 @@ def test_fio_reads_what_it_wrote(rdma, mount, client, request, way, direct):
 
 def test_many_files_made_listed_renamed_removed(path, client, request):
     def many(path, count):
-        for i in range(count):
+        from concurrent.futures import ThreadPoolExecutor
+
+        def make(i):
             with open(f'{path}/{i}', 'w') as file:
                 file.write(str(i))
-        listed = sorted(os.listdir(path), key=int)
-        for i in range(count):
+
+        def rename(i):
             os.rename(f'{path}/{i}', f'{path}/new-{i}')
-        read = [open(f'{path}/new-{i}').read() for i in range(count)]
-        renamed = len(os.listdir(path))
-        for i in range(count):
-            os.unlink(f'{path}/new-{i}')
+
+        def read(i):
+            with open(f'{path}/new-{i}') as file:
+                return file.read()
+
+        with ThreadPoolExecutor(8) as threads:
+            def each(work):
+                return list(threads.map(work, range(count)))
+
+            each(make)
+            listed = sorted(os.listdir(path), key=int)
+            each(rename)
+            found = each(read)
+            renamed = len(os.listdir(path))
+            each(lambda i: os.unlink(f'{path}/new-{i}'))
         numbers = [str(i) for i in range(count)]
-        return [listed == numbers, read == numbers, renamed == count, os.listdir(path)]
+        return [listed == numbers, found == numbers, renamed == count, os.listdir(path)]
 
     every = request.config.getoption('--all')
     count = 10000 if every and request.node.callspec.id == 'rxe-4.1' else 1000 if every else 60
