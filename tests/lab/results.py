@@ -4,7 +4,7 @@
     pytest tests/lab --all --shard 2/3 --results FILE            a third of it
     pytest tests/lab --all --results FILE --resume               what has not passed yet
 
-FILE has a line of JSON for each result; the last of a test counts, where it was of the same commit with nothing
+FILE has a line of JSON for each result, at once; the last of a test counts, where it was of the same commit with nothing
 changed, of the same image, and as long.
 """
 
@@ -44,6 +44,12 @@ def read(path):
                     pass
 
 
+def why(report):
+    """Where a part of a test failed, and what was said there."""
+    crash = getattr(report.longrepr, 'reprcrash', None)
+    return f'{crash.path}:{crash.lineno}: {crash.message}'[:2000] if crash else str(report.longrepr)[-2000:]
+
+
 class Results:
     """Those in the file PATH, and a way to add some: of the image IMAGE, and with all of the tests if EVERY."""
 
@@ -62,5 +68,7 @@ class Results:
             return
         result = {'test': report.nodeid, 'outcome': report.outcome, 'seconds': round(report.duration), **self.of,
                   **dict(report.user_properties)}
+        if report.failed:
+            result['why'] = why(report)
         with open(self.path, 'a') as file:
             print(json.dumps(result), file=file)
