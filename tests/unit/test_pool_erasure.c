@@ -143,7 +143,8 @@ static void the_matrices_are_those_on_disk(void **state)
 	static const uint8_t pq[][4] = {{1, 1, 1, 1}, {1, 2, 4, 8}};
 
 	check_coefficients(*state, (struct code_id){3, 2, MATRIX_CAUCHY}, 32, cauchy);
-	/* by loops of their own, and by multiplication, which is for lengths that those refuse */
+	/* by the loops for these, where they are faster, and by the general one: others refuse 48
+	 */
 	for (size_t length = 32; length < 64; length += 16) {
 		check_coefficients(*state, (struct code_id){4, 2, MATRIX_PQ}, length, pq);
 		check_coefficients(*state, (struct code_id){4, 1, MATRIX_PQ}, length, pq);

@@ -94,6 +94,15 @@ class Cluster:
         found = node.attempt(f'pgrep -f /run/millrace/{POOL}/ganesha.conf').stdout.split()
         return int(found[0]) if found else None
 
+    def serving(self):
+        """The node that serves, and its server's process."""
+        def found():
+            node = self.owner()
+            pid = self.server_pid(node) if node else None
+            return pid and (node, pid)
+
+        return wait_until(found, ACT_TIMEOUT, 'a server', interval=2)
+
     def wait_for_another_server(self, node, pid):
         """Than process PID of NODE."""
         def is_there():
