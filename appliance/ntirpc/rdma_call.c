@@ -23,12 +23,6 @@
 #include "rdma_service.h"
 #include "svc_internal.h"
 
-/* What of a call a completion is about: in the low bits of wr_id, the rest of which is the call.
- * 0 is one of a chain whose last will tell. */
-enum { ABOUT_RECEIVE = 1, ABOUT_READ = 2, ABOUT_SEND = 3, ABOUT_MASK = 3 };
-
-#define CHAIN (RDMA_HEADER_SEGMENTS + 1)
-
 static uint64_t copied; /* bytes of data, in replies */
 static struct xdr_ops call_ops; /* those of every stream, but for its end */
 static pthread_once_t call_ops_once = PTHREAD_ONCE_INIT;
@@ -36,11 +30,6 @@ static pthread_once_t call_ops_once = PTHREAD_ONCE_INIT;
 static struct rdma_call *call_of(XDR *xdrs)
 {
 	return opr_containerof(XIOQ(xdrs), struct rdma_call, recvq);
-}
-
-static uint64_t about(const struct rdma_call *call, int what)
-{
-	return (uintptr_t)call | (unsigned)what;
 }
 
 /* --- the end of a call ------------------------------------------------------------------------ */
@@ -91,7 +80,7 @@ int rdma_call_post(struct rdma_call *call)
 	struct rdma_connection *connection = call->connection;
 	struct ibv_sge sge = {(uintptr_t)call->received, RDMA_INLINE, connection->mr->lkey};
 	struct ibv_recv_wr wr = {
-		.wr_id = about(call, ABOUT_RECEIVE), .sg_list = &sge, .num_sge = 1};
+		.wr_id = rdma_about(call, RDMA_RECEIVED), .sg_list = &sge, .num_sge = 1};
 	struct ibv_recv_wr *bad;
 	int rc = ENOTCONN;
 
@@ -102,129 +91,21 @@ int rdma_call_post(struct rdma_call *call)
 	return rc;
 }
 
-/* Work requests that are posted together; the last tells of all. */
-struct chain {
-	unsigned count;
-	struct ibv_send_wr wr[CHAIN];
-	struct ibv_sge sge[CHAIN];
-};
-
-static void chain_add(struct chain *chain, enum ibv_wr_opcode opcode, const uint8_t *data,
-	uint32_t length, uint32_t lkey, const struct rdma_segment *segment)
-{
-	struct ibv_send_wr *wr = &chain->wr[chain->count];
-
-	chain->sge[chain->count] = (struct ibv_sge){(uintptr_t)data, length, lkey};
-	*wr = (struct ibv_send_wr){.opcode = opcode, .num_sge = 1};
-	if (segment) {
-		wr->wr.rdma.remote_addr = segment->offset;
-		wr->wr.rdma.rkey = segment->handle;
-	}
-	chain->count++;
-}
-
-/* Posts it; the call has a reference for it. */
-static bool chain_post_now(struct rdma_call *call, struct chain *chain)
-{
-	struct ibv_send_wr *bad = NULL;
-	int rc;
-
-	for (unsigned i = 0; i < chain->count; i++) {
-		chain->wr[i].sg_list = &chain->sge[i];
-		chain->wr[i].next = i + 1 < chain->count ? &chain->wr[i + 1] : NULL;
-	}
-	rc = ibv_post_send(call->connection->id->qp, chain->wr, &bad);
-	if (!rc)
-		return true;
-	__warnx(TIRPC_DEBUG_FLAG_WARN, "RDMA: a connection ends: nothing can be posted: %s",
-		strerror(rc));
-	SVC_DESTROY(&call->connection->sm_dr.xprt);
-	drop(call);
-	return false;
-}
-
-struct rdma_posting {
-	STAILQ_ENTRY(rdma_posting) list;
-	struct rdma_call *call;
-	struct chain chain;
-};
-
-/* A thread that a worker starts has the worker's credentials: none but the device's is sure. */
-static bool other_credentials;
-
-void rpc_rdma_credentials_change(void)
-{
-	__atomic_store_n(&other_credentials, true, __ATOMIC_RELAXED);
-}
-
-static bool may_post(const struct rdma_device *device)
-{
-	return !__atomic_load_n(&other_credentials, __ATOMIC_RELAXED) ||
-	       pthread_equal(pthread_self(), device->thread);
-}
-
-static void post_later(struct rdma_call *call, const struct chain *chain)
-{
-	struct rdma_device *device = call->connection->device;
-	struct rdma_posting *posting = mem_alloc(sizeof(*posting));
-	const uint64_t one = 1;
-
-	posting->call = call;
-	posting->chain = *chain;
-	pthread_mutex_lock(&device->lock);
-	STAILQ_INSERT_TAIL(&device->postings, posting, list);
-	pthread_mutex_unlock(&device->lock);
-	(void)!write(device->wake, &one, sizeof(one));
-}
-
-void rdma_call_post_waiting(struct rdma_device *device)
-{
-	STAILQ_HEAD(, rdma_posting) postings = STAILQ_HEAD_INITIALIZER(postings);
-	struct rdma_posting *posting;
-
-	pthread_mutex_lock(&device->lock);
-	STAILQ_CONCAT(&postings, &device->postings);
-	pthread_mutex_unlock(&device->lock);
-	while ((posting = STAILQ_FIRST(&postings))) {
-		STAILQ_REMOVE_HEAD(&postings, list);
-		chain_post_now(posting->call, &posting->chain);
-		mem_free(posting, sizeof(*posting));
-	}
-}
-
-/* Over iWARP a completion says that TCP has the data. Linux's siw lets TCP have its pages, and not
- * a copy, where nobody is told of the completion: TCP may then send what they hold later
- * (siw_qp_prepare_tx(), Linux 6.12). Completions that are about nothing are passed over. */
-static bool all_are_signalled(const struct rdma_device *device)
-{
-	return device->verbs->device->transport_type == IBV_TRANSPORT_IWARP;
-}
-
 /* Posts it, with a reference of the call until it has completed. */
-static bool chain_post(struct rdma_call *call, struct chain *chain, int what)
+static bool post(struct rdma_call *call, struct rdma_chain *chain, enum rdma_about what)
 {
-	struct ibv_send_wr *last = &chain->wr[chain->count - 1];
-
-	if (all_are_signalled(call->connection->device))
-		for (unsigned i = 0; i < chain->count; i++)
-			chain->wr[i].send_flags = IBV_SEND_SIGNALED;
-	last->wr_id = about(call, what);
-	last->send_flags = IBV_SEND_SIGNALED;
 	atomic_inc_int32_t(&call->references);
-	if (may_post(call->connection->device))
-		return chain_post_now(call, chain);
-	post_later(call, chain);
-	return true;
+	return rdma_chain_post(call->connection, chain, rdma_about(call, what));
 }
 
 static void send_error(struct rdma_call *call, int error)
 {
-	struct chain chain = {0};
+	struct rdma_chain chain = {0};
 	size_t size =
 		rdma_header_error(call->header.xid, call->connection->credits, error, call->send);
 
-	chain_add(&chain, IBV_WR_SEND, call->send, size, call->connection->mr->lkey, NULL);
-	chain_post(call, &chain, ABOUT_SEND);
+	rdma_chain_add(&chain, IBV_WR_SEND, call->send, size, call->connection->mr->lkey, NULL);
+	post(call, &chain, RDMA_SENT);
 }
 
 /* --- arrival ---------------------------------------------------------------------------------- */
@@ -287,7 +168,7 @@ static void clear_padding(struct rdma_call *call)
 void rdma_call_go(struct rdma_call *call)
 {
 	const struct rdma_header *header = &call->header;
-	struct chain chain = {0};
+	struct rdma_chain chain = {0};
 
 	if (!call->read) {
 		submit(call);
@@ -296,13 +177,14 @@ void rdma_call_go(struct rdma_call *call)
 	clear_padding(call);
 	for (unsigned i = 0; i < header->reads; i++)
 		if (header->read[i].segment.length)
-			chain_add(&chain, IBV_WR_RDMA_READ, call->read->data + header->read[i].at,
+			rdma_chain_add(&chain, IBV_WR_RDMA_READ,
+				call->read->data + header->read[i].at,
 				header->read[i].segment.length, call->read->lkey,
 				&header->read[i].segment);
 	if (!chain.count)
 		submit(call);
-	else if (!chain_post(call, &chain, ABOUT_READ))
-		drop(call);
+	else
+		post(call, &chain, RDMA_READ);
 }
 
 static void received(struct rdma_call *call, uint32_t length)
@@ -314,47 +196,35 @@ static void received(struct rdma_call *call, uint32_t length)
 	call->references = 1;
 	if (!error && header->read_bytes > RDMA_LARGE)
 		error = RDMA_HEADER_CHUNK;
-	if (!error) {
-		if (!header->reads && !header->writes && !header->has_reply)
-			submit(call);
-		else if (rdma_memory_take(call->connection->device->memory, call))
-			rdma_call_go(call);
-		return;
+	if (error) {
+		if (error != RDMA_HEADER_DROP)
+			send_error(call, error);
+		drop(call);
+	} else if (!header->reads && !header->writes && !header->has_reply) {
+		rdma_back_received(call->connection, header, call->received + header->length,
+			length - header->length);
+		submit(call);
+	} else if (rdma_memory_take(call->connection->device->memory, call)) {
+		rdma_call_go(call);
 	}
-	if (error != RDMA_HEADER_DROP)
-		send_error(call, error);
-	drop(call);
 }
 
-void rdma_call_completed(struct rdma_connection *connection, const struct ibv_wc *wc)
+void rdma_call_completed(struct rdma_call *call, enum rdma_about what, bool good, uint32_t length)
 {
-	struct rdma_call *call = (struct rdma_call *)(uintptr_t)(wc->wr_id & ~(uint64_t)ABOUT_MASK);
-	bool failed = wc->status != IBV_WC_SUCCESS;
-
-	if (failed && !(connection->sm_dr.xprt.xp_flags & SVC_XPRT_FLAG_DESTROYING)) {
-		if (wc->status != IBV_WC_WR_FLUSH_ERR)
-			__warnx(TIRPC_DEBUG_FLAG_WARN, "RDMA: a connection ends: %s",
-				ibv_wc_status_str(wc->status));
-		SVC_DESTROY(&connection->sm_dr.xprt);
+	if (what == RDMA_RECEIVED) {
+		if (good)
+			received(call, length);
+		else
+			SVC_RELEASE(&call->connection->sm_dr.xprt, SVC_RELEASE_FLAG_NONE);
+		return;
 	}
-	switch (wc->wr_id & ABOUT_MASK) {
-	case ABOUT_RECEIVE:
-		if (failed)
-			SVC_RELEASE(&connection->sm_dr.xprt, SVC_RELEASE_FLAG_NONE);
-		else
-			received(call, wc->byte_len);
-		break;
-	case ABOUT_READ:
-		if (failed)
-			drop(call);
-		else
+	if (what == RDMA_READ) {
+		if (good)
 			submit(call);
-		drop(call);
-		break;
-	case ABOUT_SEND:
-		drop(call);
-		break;
+		else
+			drop(call);
 	}
+	drop(call);
 }
 
 enum xprt_stat rdma_call_decode(struct svc_req *req)
@@ -363,12 +233,15 @@ enum xprt_stat rdma_call_decode(struct svc_req *req)
 
 	xdrs->x_op = XDR_DECODE;
 	rpc_msg_init(&req->rq_msg);
-	if (!xdr_dplx_decode(xdrs, &req->rq_msg) || req->rq_msg.rm_direction != CALL) {
-		__warnx(TIRPC_DEBUG_FLAG_WARN, "RDMA: a connection ends: no RPC call came");
-		SVC_DESTROY(req->rq_xprt);
-		return XPRT_DIED;
+	if (xdr_dplx_decode(xdrs, &req->rq_msg)) {
+		if (req->rq_msg.rm_direction == CALL)
+			return req->rq_xprt->xp_dispatch.process_cb(req);
+		if (req->rq_msg.rm_direction == REPLY)
+			return clnt_req_process_reply(req->rq_xprt, req);
 	}
-	return req->rq_xprt->xp_dispatch.process_cb(req);
+	__warnx(TIRPC_DEBUG_FLAG_WARN, "RDMA: a connection ends: what came is no RPC message");
+	SVC_DESTROY(req->rq_xprt);
+	return XPRT_DIED;
 }
 
 /* --- the reply -------------------------------------------------------------------------------- */
@@ -377,7 +250,7 @@ enum xprt_stat rdma_call_decode(struct svc_req *req)
  * segments get is in the chain. */
 struct placing {
 	struct rdma_call *call;
-	struct chain chain;
+	struct rdma_chain chain;
 	uint32_t used;
 	unsigned writes; /* write chunks that are filled */
 	bool direct; /* some of it is sent from the stream's memory */
@@ -426,8 +299,8 @@ static void fill_chunk(struct placing *placing, const struct rdma_chunk *chunk, 
 		if (segment->length > length)
 			segment->length = length;
 		if (segment->length)
-			chain_add(&placing->chain, IBV_WR_RDMA_WRITE, data, segment->length, lkey,
-				segment);
+			rdma_chain_add(&placing->chain, IBV_WR_RDMA_WRITE, data, segment->length,
+				lkey, segment);
 		data += segment->length;
 		length -= segment->length;
 	}
@@ -555,11 +428,11 @@ static bool send_reply(struct rdma_call *call, struct xdr_ioq *reply)
 		send_error(call, RDMA_HEADER_CHUNK);
 		return true;
 	}
-	chain_add(
+	rdma_chain_add(
 		&placing.chain, IBV_WR_SEND, call->send, length, call->connection->mr->lkey, NULL);
 	if (placing.direct)
 		call->sent = reply;
-	return chain_post(call, &placing.chain, ABOUT_SEND);
+	return post(call, &placing.chain, RDMA_SENT);
 }
 
 static bool encode(struct svc_req *req, struct xdr_ioq *reply)

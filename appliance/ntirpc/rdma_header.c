@@ -260,6 +260,18 @@ size_t rdma_header_reply(const struct rdma_header *header, bool nomsg, uint32_t 
 	return (size_t)(at - (uint8_t *)data);
 }
 
+size_t rdma_header_call(uint32_t xid, uint32_t credits, void *data)
+{
+	uint8_t *at = put32(data, xid);
+
+	at = put32(at, VERSION);
+	at = put32(at, credits);
+	at = put32(at, TYPE_MSG);
+	for (int list = 0; list < 3; list++)
+		at = put32(at, 0);
+	return (size_t)(at - (uint8_t *)data);
+}
+
 size_t rdma_header_error(uint32_t xid, uint32_t credits, int error, void *data)
 {
 	uint8_t *at = put32(data, xid);

@@ -76,6 +76,9 @@ size_t rdma_header_reply_size(const struct rdma_header *header, bool nomsg);
 size_t rdma_header_reply(
 	const struct rdma_header *header, bool nomsg, uint32_t credits, void *data);
 
+/* Writes the header of a call that has no chunks; `credits` are asked for. Its length. */
+size_t rdma_header_call(uint32_t xid, uint32_t credits, void *data);
+
 /* Writes the answer to a header that is wrong; RDMA_HEADER_ERROR_SIZE bytes at most. */
 size_t rdma_header_error(uint32_t xid, uint32_t credits, int error, void *data);
 

@@ -87,7 +87,8 @@ static void completions(struct rdma_connection *connection)
 		connection->heard = true;
 		for (int i = 0; i < count; i++)
 			if (wc[i].wr_id)
-				rdma_call_completed(connection, &wc[i]);
+				rdma_completed(
+					connection, wc[i].wr_id, wc[i].status, wc[i].byte_len);
 			else if (wc[i].status != IBV_WC_SUCCESS)
 				SVC_DESTROY(&connection->sm_dr.xprt);
 	}
@@ -95,7 +96,7 @@ static void completions(struct rdma_connection *connection)
 
 /* An RDMA WRITE of nothing, which needs no memory of the peer and is acknowledged by it, or fails.
  */
-static void ask(struct rdma_connection *connection)
+static bool still_there(struct rdma_connection *connection)
 {
 	struct ibv_send_wr wr = {.opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED};
 	struct ibv_send_wr *bad;
@@ -104,14 +105,16 @@ static void ask(struct rdma_connection *connection)
 	pthread_mutex_lock(&connection->lock);
 	if (!connection->closing)
 		failed = ibv_post_send(connection->id->qp, &wr, &bad);
+	if (failed) /* What is not closing has one yet. */
+		SVC_REF(&connection->sm_dr.xprt, SVC_REF_FLAG_NONE);
 	pthread_mutex_unlock(&connection->lock);
-	if (failed)
-		SVC_DESTROY(&connection->sm_dr.xprt);
+	return !failed;
 }
 
 /* A peer that has gone without a word is not noticed by one who only waits for it. */
 static void ask_the_silent(struct rdma_device *device)
 {
+	STAILQ_HEAD(, rdma_connection) dead = STAILQ_HEAD_INITIALIZER(dead);
 	struct rdma_connection *connection;
 	struct timespec now;
 
@@ -122,11 +125,17 @@ static void ask_the_silent(struct rdma_device *device)
 	pthread_mutex_lock(&device->lock);
 	LIST_FOREACH(connection, &device->connections, list)
 	{
-		if (!connection->heard)
-			ask(connection);
+		if (!connection->heard && !still_there(connection))
+			STAILQ_INSERT_TAIL(&dead, connection, dead);
 		connection->heard = false;
 	}
 	pthread_mutex_unlock(&device->lock);
+	/* Without the lock: ganesha takes others then, which callers of clients hold. */
+	while ((connection = STAILQ_FIRST(&dead))) {
+		STAILQ_REMOVE_HEAD(&dead, dead);
+		SVC_DESTROY(&connection->sm_dr.xprt);
+		SVC_RELEASE(&connection->sm_dr.xprt, SVC_RELEASE_FLAG_NONE);
+	}
 }
 
 /* A completion queue is not destroyed before its events are acknowledged, and by no thread but the
@@ -161,8 +170,10 @@ static void *device_thread(void *argument)
 		ask_the_silent(device);
 		if (poll(ready, 2, LOOK_MS) <= 0)
 			continue;
-		if (ready[1].revents && read(device->wake, &times, sizeof(times)) > 0)
-			rdma_call_post_waiting(device);
+		if (ready[1].revents && read(device->wake, &times, sizeof(times)) > 0) {
+			rdma_post_waiting(device);
+			rdma_back_waiting(device);
+		}
 		if (ready[0].revents)
 			completion_event(device);
 	}
@@ -191,6 +202,7 @@ static struct rdma_device *device_make(struct ibv_context *verbs, const struct r
 	pthread_mutex_init(&device->lock, NULL);
 	LIST_INIT(&device->connections);
 	STAILQ_INIT(&device->postings);
+	STAILQ_INIT(&device->back);
 	device->verbs = verbs;
 	device->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	device->pd = ibv_alloc_pd(verbs);
@@ -245,7 +257,7 @@ static void device_put(struct rdma_device *device)
 
 static size_t buffers_size(const struct rdma_connection *connection)
 {
-	return (size_t)connection->count * 2 * RDMA_INLINE;
+	return ((size_t)connection->count * 2 + RDMA_BACK) * RDMA_INLINE;
 }
 
 static void disconnect(struct rdma_connection *connection)
@@ -428,7 +440,7 @@ static struct rdma_connection *connection_make(
 	pthread_mutex_init(&connection->lock, NULL);
 	connection->id = id;
 	connection->credits = listener->attr->credits;
-	connection->count = 2 * connection->credits;
+	connection->count = 2 * connection->credits + RDMA_BACK;
 	connection->inline_reply = inline_reply(param);
 	id->context = connection;
 	xprt->xp_type = XPRT_RDMA;
@@ -446,7 +458,7 @@ static struct rdma_connection *connection_make(
 static int make_queues(struct rdma_connection *connection, const struct ibv_device_attr *device)
 {
 	struct ibv_qp_init_attr attr = {.qp_type = IBV_QPT_RC};
-	unsigned send = connection->credits * POSTED;
+	unsigned send = connection->credits * POSTED + RDMA_BACK;
 
 	if (send > (unsigned)device->max_qp_wr)
 		send = device->max_qp_wr;
@@ -475,6 +487,8 @@ static int make_calls(struct rdma_connection *connection)
 	for (unsigned i = 0; i < connection->count; i++)
 		rdma_call_init(&connection->calls[i], connection,
 			connection->buffers + (size_t)i * 2 * RDMA_INLINE);
+	rdma_back_init(
+		connection, connection->buffers + (size_t)connection->count * 2 * RDMA_INLINE);
 	return 0;
 }
 

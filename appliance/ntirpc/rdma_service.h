@@ -2,8 +2,9 @@
 /*
  * RPC-over-RDMA version 1, the server's side.
  *
- * Read rdma_header.h (what is on the wire), rdma_memory.c (registered memory), rdma_call.c (one
- * call from its arrival to its reply), rdma_service.c (connections), in this order.
+ * Read rdma_header.h (what is on the wire), rdma_memory.c (registered memory), rdma_post.c (what is
+ * sent), rdma_call.c (one call from its arrival to its reply), rdma_back.c (calls of the server),
+ * rdma_service.c (connections), in this order.
  *
  * Threads: one takes the connection manager's events of a listener, one each device's completions;
  * neither waits for anything else. Workers of ntirpc's pool run the calls. What may block, or may
@@ -26,6 +27,8 @@
 #define RDMA_INLINE_DEFAULT 1024 /* what a peer takes that does not say */
 /* A call's data, or a reply's with what is around it. */
 #define RDMA_LARGE ((1 << 20) + (1 << 16))
+#define RDMA_BACK 16 /* calls of the server to one client that are under way */
+#define RDMA_CHAIN (RDMA_HEADER_SEGMENTS + 1)
 
 struct rdma_connection;
 struct rdma_device;
@@ -53,6 +56,36 @@ struct rdma_call {
 	int32_t references; /* the request's, and one for each chain that is posted */
 };
 
+/* A call of the server to a client. */
+struct rdma_back {
+	STAILQ_ENTRY(rdma_back) list;
+	struct rdma_connection *connection;
+	uint8_t *data; /* RDMA_INLINE bytes */
+	uint32_t length;
+};
+
+/* Work requests that are posted together; the last tells of all. */
+struct rdma_chain {
+	unsigned count;
+	struct ibv_send_wr wr[RDMA_CHAIN];
+	struct ibv_sge sge[RDMA_CHAIN];
+};
+
+/* What of a call, or of a rdma_back, a completion is about: the low bits of its wr_id, of which the
+ * rest is its address. 0 is one of a chain whose last will tell. */
+enum rdma_about {
+	RDMA_RECEIVED = 1,
+	RDMA_READ = 2,
+	RDMA_SENT = 3,
+	RDMA_SENT_BACK = 4,
+	RDMA_ABOUT = 7
+};
+
+static inline uint64_t rdma_about(const void *of, enum rdma_about what)
+{
+	return (uintptr_t)of | what;
+}
+
 struct rdma_connection {
 	struct rpc_dplx_rec sm_dr; /* the transport as all others see it; first */
 	struct rdma_device *device;
@@ -61,7 +94,8 @@ struct rdma_connection {
 	struct ibv_mr *mr; /* of `buffers` */
 	uint8_t *buffers;
 	struct rdma_call *calls;
-	unsigned count, credits; /* of calls; that the peer is granted: half as many */
+	unsigned count; /* of calls */
+	unsigned credits; /* that the peer is granted */
 	uint32_t inline_reply; /* bytes that the peer takes in one message */
 	pthread_mutex_t lock; /* over `closing` and posting receives */
 	bool closing; /* no receive is posted any more */
@@ -70,6 +104,13 @@ struct rdma_connection {
 	bool listed; /* in the device's list */
 	LIST_ENTRY(rdma_connection) list;
 	STAILQ_ENTRY(rdma_connection) disconnect, destroy; /* the reaper's */
+	STAILQ_ENTRY(rdma_connection) dead; /* the device's thread's */
+	struct rdma_back back[RDMA_BACK];
+	STAILQ_HEAD(, rdma_back) back_unused; /* under the device's lock */
+	/* The device's thread's: what waits until it is granted; what the peer grants; what it has
+	 * not replied to. */
+	STAILQ_HEAD(, rdma_back) back_waiting;
+	unsigned back_credits, back_sent;
 };
 
 struct rdma_device {
@@ -81,8 +122,9 @@ struct rdma_device {
 	unsigned users;
 	bool stopping;
 	int wake; /* eventfd: there are postings */
-	pthread_mutex_t lock; /* over `connections`, `postings` */
+	pthread_mutex_t lock; /* over `connections`, `postings`, `back` */
 	STAILQ_HEAD(, rdma_posting) postings; /* of workers that may not */
+	STAILQ_HEAD(, rdma_back) back; /* made, with a reference of the connection */
 	LIST_HEAD(, rdma_connection) connections;
 	time_t asked; /* when silent peers were last asked for */
 	struct rdma_memory *memory;
@@ -100,14 +142,31 @@ uint8_t *rdma_map(size_t size);
 /* The key of memory that was lent (rpc_rdma_lend()). False: it was not, or not all of it. */
 bool rdma_memory_lent(struct rdma_memory *memory, const void *data, size_t length, uint32_t *lkey);
 
+/* rdma_post.c */
+void rdma_chain_add(struct rdma_chain *chain, enum ibv_wr_opcode opcode, const uint8_t *data,
+	uint32_t length, uint32_t lkey, const struct rdma_segment *segment);
+/* Posts it, now or by the device's thread. False: it has completed, with an error. */
+bool rdma_chain_post(struct rdma_connection *connection, struct rdma_chain *chain, uint64_t about);
+void rdma_completed(struct rdma_connection *connection, uint64_t wr_id, enum ibv_wc_status status,
+	uint32_t length);
+/* Has the device's thread look for what workers left to it. */
+void rdma_wake(struct rdma_device *device);
+void rdma_post_waiting(struct rdma_device *device);
+
 /* rdma_call.c */
 void rdma_call_init(struct rdma_call *call, struct rdma_connection *connection, uint8_t *buffers);
 int rdma_call_post(struct rdma_call *call);
 void rdma_call_go(struct rdma_call *call);
-/* What workers left to the device's thread. */
-void rdma_call_post_waiting(struct rdma_device *device);
-void rdma_call_completed(struct rdma_connection *connection, const struct ibv_wc *wc);
+void rdma_call_completed(struct rdma_call *call, enum rdma_about what, bool good, uint32_t length);
 enum xprt_stat rdma_call_decode(struct svc_req *req);
 enum xprt_stat rdma_call_reply(struct svc_req *req);
+
+/* rdma_back.c */
+void rdma_back_init(struct rdma_connection *connection, uint8_t *buffers);
+void rdma_back_waiting(struct rdma_device *device);
+void rdma_back_sent(struct rdma_back *back);
+/* A message without chunks has come: if it is a reply, others may be sent. */
+void rdma_back_received(struct rdma_connection *connection, const struct rdma_header *header,
+	const uint8_t *message, uint32_t length);
 
 #endif

@@ -95,7 +95,7 @@ def test_a_client_that_is_reset(rdma, service, client, share):
 
 
 def test_no_session_is_bound_again(rdma, mount, client):
-    """Over RDMA there is no back channel, and the server does not say that it is down."""
+    """Its back channel is there from the start, and the server does not say that it is down."""
     path = mount('rdma')
     client.run(f'for i in $(seq 50); do echo $i >{path}/$i; done')
     told = client.run('cat /proc/self/mountstats').stdout.decode()

@@ -284,12 +284,12 @@ def results(record, xid, operations):
 
 
 class Session:
-    """One client with one session, as user UID."""
+    """One client with one session, as user UID; BACK: the server may call it."""
 
     count = 0
 
-    def __init__(self, site, uid=0, minor=1, slots=8):
-        self.site, self.uid, self.minor, self.slots = site, uid, minor, slots
+    def __init__(self, site, uid=0, minor=1, slots=8, back=False):
+        self.site, self.uid, self.minor, self.slots, self.back = site, uid, minor, slots, back
         Session.count += 1
         self.name = b'wire %d %d' % (os.getpid(), Session.count)
         self.boot = os.urandom(8)
@@ -309,7 +309,8 @@ class Session:
 
     def create_session(self):
         channel = u32(0, 2 << 20, 2 << 20, 8192, 16, self.slots, 0)
-        body = u64(self.clientid) + u32(1, 0) + channel + channel + u32(0x40000000, 1, 0)
+        flags = 2 if self.back else 0  # CONN_BACK_CHAN
+        body = u64(self.clientid) + u32(1, flags) + channel + channel + u32(0x40000000, 1, 0)
         return self.call([(43, body, lambda r: r.fixed(16))])[0]
 
     def message(self, operations):

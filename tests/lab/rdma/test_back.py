@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""The back channel: the server calls its clients over the connections that they have made (RFC 8167)."""
+
+import fcntl
+import sys
+import time
+
+import pytest
+
+from harness.callback import DENIED, MAY_NOTIFY_LOCK, WRITE_LT, Callback, Contended, lock, open_told, unlock
+from harness.host import wait_until
+from harness.wire import OK, PUTROOTFH, lookup, u32, unchecked
+from raw import MESSAGE, Raw, RawSession
+
+NULL = u32(2, 100003, 4, 0, 0, 0, 0, 0)
+AGAIN = 30  # seconds after which a Linux client that is not called asks again
+MAKE = unchecked(0o666)
+
+
+@pytest.fixture
+def connect(rdma, service, raw_client):
+    """Sessions by hand, over RDMA."""
+    made = []
+
+    def connect(**options):
+        made.append(RawSession(raw_client, service.address, **options))
+        return made[-1]
+
+    yield connect
+    for session in made:
+        session.end()
+    assert service.alive()
+
+
+@pytest.fixture
+def reach(share):
+    return [PUTROOTFH, lookup('tank'), lookup(share)]
+
+
+@pytest.fixture
+def contended(connect, reach):
+    def contended(count=1, back=True):
+        return Contended(connect(), connect(back=back), reach, 'file', MAKE, count)
+
+    return contended
+
+
+def called(session):
+    """The next message, which is a call of the server's."""
+    answer = session.connection.receive_answer()
+    call = Callback(answer.body)
+    assert (answer.kind, answer.xid, answer.credits) == (MESSAGE, call.xid, 16)
+    assert not answer.writes and answer.reply is None
+    return call
+
+
+def answer(session, call, credits=16):
+    session.connection.send_bytes(session.connection.header(call.xid, credits=credits) + call.answer())
+
+
+def is_quiet(session):
+    """Whether what comes next is the reply to what is asked now, several times."""
+    raw = session.connection
+    for xid in range(70, 75):
+        raw.send(u32(xid, 0) + NULL)
+        if raw.receive_answer().xid != xid:
+            return False
+    return True
+
+
+def test_whoever_waits_is_called(contended):
+    file = contended()
+    assert file.told & MAY_NOTIFY_LOCK
+    assert file.ask()[0] == DENIED and is_quiet(file.waiter)
+    file.free()
+    call = called(file.waiter)
+    assert (call.session, call.clientid, call.owner) == (file.waiter.id, file.waiter.clientid, file.owner(0))
+    answer(file.waiter, call)
+    assert file.ask()[0] == OK
+
+
+def test_who_cannot_be_called_is_not_told_so(contended):
+    file = contended(back=False)
+    assert not file.told & MAY_NOTIFY_LOCK
+    assert file.ask()[0] == DENIED
+    file.free()
+    assert file.ask()[0] == OK
+
+
+@pytest.mark.parametrize('credits', [0, 1, 2])
+def test_no_more_calls_than_are_granted(contended, credits):
+    """One, until the first reply has told."""
+    file = contended(count=4)
+    assert [file.ask(i)[0] for i in range(4)] == [DENIED] * 4
+    for i in range(4):
+        file.free(i)
+    under_way, left = [called(file.waiter)], 3
+    while under_way:
+        assert is_quiet(file.waiter)
+        answer(file.waiter, under_way.pop(0), credits)
+        more = min(max(credits, 1) - len(under_way), left)
+        under_way += [called(file.waiter) for _ in range(more)]
+        left -= more
+    assert left == 0 and is_quiet(file.waiter)
+
+
+def test_replies_that_nobody_waits_for(contended):
+    """Of calls that were never made, with chunks, and the same one several times."""
+    file = contended()
+    raw = file.waiter.connection
+    for xid in range(20):
+        raw.send_bytes(raw.header(xid) + u32(xid, 1, 0, 0, 0, 0, 0, 0, 0))
+    raw.send_bytes(raw.header(4, writes=[[(0, 64)]]) + u32(4, 1, 0, 0, 0, 0, 0, 0, 0))
+    assert file.ask()[0] == DENIED
+    file.free()
+    call = called(file.waiter)
+    for _ in range(5):
+        answer(file.waiter, call)
+    assert file.ask()[0] == OK
+
+
+def test_connections_that_end_while_they_are_called(rdma, service, contended, raw_client):
+    """Unanswered calls, and those that wait for them, go with their connection; the session goes on with another."""
+    wait_until(lambda: rdma.held().pairs == 0, 240, 'no connection is left', interval=1)
+    file = contended(count=8)
+    before = rdma.held()
+    assert [file.ask(i)[0] for i in range(8)] == [DENIED] * 8
+    for i in range(8):
+        file.free(i)
+    called(file.waiter)
+    file.waiter.connection.close()
+    file.waiter.connection = Raw(raw_client, service.address)
+    assert [file.ask(i)[0] for i in range(8)] == [OK] * 8
+    rdma.wait_for(before)
+
+
+def hold(path):
+    """On the client: wait for the lock, say so, hold it until there is input."""
+    with open(path, 'r+b') as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        print('locked', flush=True)
+        sys.stdin.readline()
+
+
+def locks_asked_for(path):
+    with open('/proc/self/mountstats') as file:
+        mounts = file.read().split('\ndevice ')
+    told, = (told for told in mounts if f' mounted on {path} with ' in told)
+    return int(told.split(' LOCK: ')[1].split()[0])
+
+
+def is_called(client, path, holder, reach):
+    """A Linux client waits for a lock of HOLDER's, is called, and asks just once more."""
+    opened, _ = holder.compound(*reach, open_told(b'holder', 'linux', MAKE))
+    held = holder.compound(*reach, lookup('linux'), lock(holder, opened, b'held', 0, 1, WRITE_LT))
+    before = client.call(locks_asked_for, path)
+    waiter = client.spawn_call(hold, f'{path}/linux')
+    wait_until(lambda: client.call(locks_asked_for, path) == before + 1, 60, 'the client asks', interval=1)
+    time.sleep(5)  # one that is not to be called would ask after 1, 2, 4 seconds
+    holder.compound(*reach, lookup('linux'), unlock(held, 0, 1))
+    waiter.wait_for_lines(1, AGAIN - 10)
+    assert client.call(locks_asked_for, path) == before + 2
+    waiter.close_input()
+    waiter.wait(timeout=60)
+
+
+@pytest.mark.parametrize('transport', ['rdma', 'tcp'])
+def test_a_linux_client_is_called(rdma, service, client, connect, mount, reach, transport):
+    path = mount(transport)
+    is_called(client, path, connect(), reach)
+
+
+@pytest.mark.long
+@pytest.mark.rxe  # as test_connections.py: test_a_network_that_is_gone_for_long
+def test_a_linux_client_is_called_over_the_next_connection(rdma, service, client, connect, mount, reach):
+    path = mount('rdma')
+    client.run(f'echo 1 >{path}/file')
+    client.lose('lan')
+    try:
+        wait_until(lambda: rdma.held().pairs == 0, 240, 'the connection is given up', 1)
+    finally:
+        client.find('lan')
+    client.run(f'echo 2 >{path}/file', timeout=300)
+    is_called(client, path, connect(), reach)
