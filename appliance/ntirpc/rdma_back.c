@@ -122,15 +122,20 @@ void rdma_back_waiting(struct rdma_device *device)
 	}
 }
 
-void rdma_back_received(struct rdma_connection *connection, const struct rdma_header *header,
-	const uint8_t *message, uint32_t length)
+static bool is_reply(const uint8_t *message, uint32_t length)
 {
 	uint32_t direction;
 
 	if (length < 2 * sizeof(direction))
-		return;
+		return false;
 	memcpy(&direction, message + sizeof(direction), sizeof(direction));
-	if (ntohl(direction) != REPLY || !connection->back_sent)
+	return ntohl(direction) == REPLY;
+}
+
+void rdma_back_received(struct rdma_connection *connection, const struct rdma_header *header,
+	const uint8_t *message, uint32_t length)
+{
+	if (!connection->back_sent || !(header->error || is_reply(message, length)))
 		return;
 	connection->back_sent--;
 	connection->back_credits = header->credits < RDMA_BACK ? header->credits : RDMA_BACK;

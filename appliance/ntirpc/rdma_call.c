@@ -10,8 +10,9 @@
  * reply has no room. What the device refuses ends the connection: all that is posted then completes
  * with an error, and each call gives back what it holds.
  *
- * Twice as many receives are posted as credits granted: a peer may send its next call as soon as it
- * has the reply, before the receive of the call before is posted again.
+ * Twice as many receives are posted as credits granted, and as calls that the server makes: a peer
+ * may send its next call as soon as it has the reply, before the receive of the call before is
+ * posted again.
  */
 #include "config.h"
 #include <errno.h>
@@ -95,6 +96,7 @@ int rdma_call_post(struct rdma_call *call)
 static bool post(struct rdma_call *call, struct rdma_chain *chain, enum rdma_about what)
 {
 	atomic_inc_int32_t(&call->references);
+	call->posted = chain->count;
 	return rdma_chain_post(call->connection, chain, rdma_about(call, what));
 }
 
@@ -194,6 +196,9 @@ static void received(struct rdma_call *call, uint32_t length)
 
 	call->received_length = length;
 	call->references = 1;
+	if (!error || header->error)
+		rdma_back_received(call->connection, header, call->received + header->length,
+			length - header->length);
 	if (!error && header->read_bytes > RDMA_LARGE)
 		error = RDMA_HEADER_CHUNK;
 	if (error) {
@@ -201,8 +206,6 @@ static void received(struct rdma_call *call, uint32_t length)
 			send_error(call, error);
 		drop(call);
 	} else if (!header->reads && !header->writes && !header->has_reply) {
-		rdma_back_received(call->connection, header, call->received + header->length,
-			length - header->length);
 		submit(call);
 	} else if (rdma_memory_take(call->connection->device->memory, call)) {
 		rdma_call_go(call);

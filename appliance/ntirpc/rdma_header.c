@@ -139,6 +139,7 @@ int rdma_header_parse(const void *data, size_t length, struct rdma_header *heade
 		return RDMA_HEADER_DROP;
 	if (version != VERSION)
 		return RDMA_HEADER_VERSION;
+	header->error = type == TYPE_ERROR;
 	if (type == TYPE_DONE || type == TYPE_ERROR)
 		return RDMA_HEADER_DROP;
 	if (type != TYPE_MSG && type != TYPE_NOMSG)

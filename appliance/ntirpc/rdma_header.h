@@ -45,7 +45,9 @@ struct rdma_chunk {
 struct rdma_header {
 	uint32_t xid;
 	uint32_t credits; /* that the peer asks for */
-	uint32_t length; /* bytes of the header; the inline part of the message follows */
+	uint32_t length; /* bytes of the header, 0 of a wrong one; the inline part of the message
+			    follows */
+	bool error; /* it tells what was wrong with one of ours, and is dropped */
 	bool nomsg; /* the message is in the read chunk at position 0 */
 	bool has_reply; /* a reply chunk is given */
 	unsigned reads, writes, segments;

@@ -2,7 +2,9 @@
 /*
  * What is sent: chains of work requests, and who may post them.
  *
- * A chain that cannot be posted has completed with an error: its connection ends.
+ * A chain that cannot be posted has completed with an error: its connection ends. Room for it is
+ * counted before, so that no part of it is posted that goes on with memory which others get by
+ * then.
  */
 #include "config.h"
 #include <string.h>
@@ -108,10 +110,41 @@ static bool all_are_signalled(const struct rdma_device *device)
 	return device->verbs->device->transport_type == IBV_TRANSPORT_IWARP;
 }
 
+/* What a completion is about, and the work requests that it makes room for. */
+static unsigned room_of(uint64_t about)
+{
+	const void *of = (const void *)(uintptr_t)(about & ~(uint64_t)RDMA_ABOUT);
+
+	switch (about & RDMA_ABOUT) {
+	case RDMA_READ:
+	case RDMA_SENT:
+		return ((const struct rdma_call *)of)->posted;
+	case RDMA_SENT_BACK:
+		return 1;
+	default:
+		return 0;
+	}
+}
+
+static bool take_room(struct rdma_connection *connection, const struct rdma_chain *chain)
+{
+	if (__atomic_add_fetch(&connection->posted, chain->count, __ATOMIC_RELAXED) <=
+		connection->room)
+		return true;
+	__warnx(TIRPC_DEBUG_FLAG_WARN,
+		"RDMA: a connection ends: its calls have more segments than there is room for");
+	return false;
+}
+
 bool rdma_chain_post(struct rdma_connection *connection, struct rdma_chain *chain, uint64_t about)
 {
 	struct ibv_send_wr *last = &chain->wr[chain->count - 1];
 
+	if (!take_room(connection, chain)) {
+		SVC_DESTROY(&connection->sm_dr.xprt);
+		rdma_completed(connection, about, IBV_WC_WR_FLUSH_ERR, 0);
+		return false;
+	}
 	if (all_are_signalled(connection->device))
 		for (unsigned i = 0; i < chain->count; i++)
 			chain->wr[i].send_flags = IBV_SEND_SIGNALED;
@@ -129,6 +162,7 @@ void rdma_completed(struct rdma_connection *connection, uint64_t wr_id, enum ibv
 	void *of = (void *)(uintptr_t)(wr_id & ~(uint64_t)RDMA_ABOUT);
 	enum rdma_about about = wr_id & RDMA_ABOUT;
 
+	__atomic_sub_fetch(&connection->posted, room_of(wr_id), __ATOMIC_RELAXED);
 	if (status != IBV_WC_SUCCESS &&
 		!(connection->sm_dr.xprt.xp_flags & SVC_XPRT_FLAG_DESTROYING)) {
 		if (status != IBV_WC_WR_FLUSH_ERR)

@@ -440,7 +440,7 @@ static struct rdma_connection *connection_make(
 	pthread_mutex_init(&connection->lock, NULL);
 	connection->id = id;
 	connection->credits = listener->attr->credits;
-	connection->count = 2 * connection->credits + RDMA_BACK;
+	connection->count = 2 * (connection->credits + RDMA_BACK);
 	connection->inline_reply = inline_reply(param);
 	id->context = connection;
 	xprt->xp_type = XPRT_RDMA;
@@ -462,6 +462,7 @@ static int make_queues(struct rdma_connection *connection, const struct ibv_devi
 
 	if (send > (unsigned)device->max_qp_wr)
 		send = device->max_qp_wr;
+	connection->room = send - 1; /* one for still_there() */
 	connection->cq = ibv_create_cq(connection->device->verbs, connection->count + send,
 		connection, connection->device->channel, 0);
 	if (!connection->cq || ibv_req_notify_cq(connection->cq, 0))

@@ -54,6 +54,7 @@ struct rdma_call {
 	struct rdma_large *reply; /* what goes to the other chunks */
 	struct xdr_ioq *sent; /* the reply, while its own memory is sent from */
 	int32_t references; /* the request's, and one for each chain that is posted */
+	unsigned posted; /* work requests of the chain that is: there is one at a time */
 };
 
 /* A call of the server to a client. */
@@ -96,6 +97,7 @@ struct rdma_connection {
 	struct rdma_call *calls;
 	unsigned count; /* of calls */
 	unsigned credits; /* that the peer is granted */
+	unsigned room, posted; /* for work requests to send; that are taken */
 	uint32_t inline_reply; /* bytes that the peer takes in one message */
 	pthread_mutex_t lock; /* over `closing` and posting receives */
 	bool closing; /* no receive is posted any more */
@@ -145,7 +147,8 @@ bool rdma_memory_lent(struct rdma_memory *memory, const void *data, size_t lengt
 /* rdma_post.c */
 void rdma_chain_add(struct rdma_chain *chain, enum ibv_wr_opcode opcode, const uint8_t *data,
 	uint32_t length, uint32_t lkey, const struct rdma_segment *segment);
-/* Posts it, now or by the device's thread. False: it has completed, with an error. */
+/* Posts it, now or by the device's thread. False: it has completed, with an error: there is no
+ * room, and none of it was posted, or the device does not work. */
 bool rdma_chain_post(struct rdma_connection *connection, struct rdma_chain *chain, uint64_t about);
 void rdma_completed(struct rdma_connection *connection, uint64_t wr_id, enum ibv_wc_status status,
 	uint32_t length);
@@ -165,7 +168,7 @@ enum xprt_stat rdma_call_reply(struct svc_req *req);
 void rdma_back_init(struct rdma_connection *connection, uint8_t *buffers);
 void rdma_back_waiting(struct rdma_device *device);
 void rdma_back_sent(struct rdma_back *back);
-/* A message without chunks has come: if it is a reply, others may be sent. */
+/* A message has come: if it answers a call, others may be sent. */
 void rdma_back_received(struct rdma_connection *connection, const struct rdma_header *header,
 	const uint8_t *message, uint32_t length);
 

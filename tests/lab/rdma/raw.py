@@ -119,3 +119,8 @@ class RawSession(Session):
         self.clientid = self.exchange_id()
         self.id = self.create_session()
         self.compound((58, u32(0), lambda reply: None))
+
+    def reach_again(self):
+        """The session goes on with another connection."""
+        self.connection.close()
+        self.connection = Raw(self.client, self.address)

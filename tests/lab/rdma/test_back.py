@@ -10,7 +10,7 @@ import pytest
 from harness.callback import DENIED, MAY_NOTIFY_LOCK, WRITE_LT, Callback, Contended, lock, open_told, unlock
 from harness.host import wait_until
 from harness.wire import OK, PUTROOTFH, lookup, u32, unchecked
-from raw import MESSAGE, Raw, RawSession
+from raw import ERR_CHUNK, ERROR, MESSAGE, RawSession
 
 NULL = u32(2, 100003, 4, 0, 0, 0, 0, 0)
 AGAIN = 30  # seconds after which a Linux client that is not called asks again
@@ -54,8 +54,12 @@ def called(session):
     return call
 
 
+def reply(session, xid, message, credits=16, **header):
+    session.connection.send_bytes(session.connection.header(xid, credits=credits, **header) + message)
+
+
 def answer(session, call, credits=16):
-    session.connection.send_bytes(session.connection.header(call.xid, credits=credits) + call.answer())
+    reply(session, call.xid, call.answer(), credits)
 
 
 def is_quiet(session):
@@ -119,7 +123,36 @@ def test_replies_that_nobody_waits_for(contended):
     assert file.ask()[0] == OK
 
 
-def test_connections_that_end_while_they_are_called(rdma, service, contended, raw_client):
+def test_replies_that_are_none(contended):
+    """With more results than there is room for, a long tag, chunks, or an error instead: each makes room for the next call."""
+    file = contended(count=6)
+    assert [file.ask(i)[0] for i in range(6)] == [DENIED] * 6
+    for i in range(6):
+        file.free(i)
+    for how in (lambda call: reply(file.waiter, call.xid, call.answer(more=400 * Callback.one), 1),
+                lambda call: reply(file.waiter, call.xid, call.answer(tag=bytes(3000)), 1),
+                lambda call: reply(file.waiter, call.xid, call.answer()[:-8], 1),
+                lambda call: reply(file.waiter, call.xid, call.answer(), 1, writes=[[(0, 64)]]),
+                lambda call: reply(file.waiter, call.xid, u32(ERR_CHUNK), 1, kind=ERROR)):
+        how(called(file.waiter))
+    answer(file.waiter, called(file.waiter))
+    assert [file.ask(i)[0] for i in range(6)] == [OK] * 6
+
+
+def test_replies_that_come_before_their_calls(contended):
+    """The next xid is no secret."""
+    count = 20
+    file = contended(count=count)
+    assert [file.ask(i)[0] for i in range(count)] == [DENIED] * count
+    for i in range(count):
+        for xid in range(i + 1, i + 4):
+            reply(file.waiter, xid, u32(xid, 1, 0, 0, 0, 0, OK, 0, 0))
+        file.free(i)
+    file.waiter.reach_again()
+    assert [file.ask(i)[0] for i in range(count)] == [OK] * count
+
+
+def test_connections_that_end_while_they_are_called(rdma, contended):
     """Unanswered calls, and those that wait for them, go with their connection; the session goes on with another."""
     wait_until(lambda: rdma.held().pairs == 0, 240, 'no connection is left', interval=1)
     file = contended(count=8)
@@ -128,8 +161,7 @@ def test_connections_that_end_while_they_are_called(rdma, service, contended, ra
     for i in range(8):
         file.free(i)
     called(file.waiter)
-    file.waiter.connection.close()
-    file.waiter.connection = Raw(raw_client, service.address)
+    file.waiter.reach_again()
     assert [file.ask(i)[0] for i in range(8)] == [OK] * 8
     rdma.wait_for(before)
 

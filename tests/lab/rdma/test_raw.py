@@ -14,7 +14,7 @@ from wire import READ_LAST, READ_ONLY, READ_REQUEST
 
 SLAB_KB = 8 * 1088  # by so much the server's memory for large data grows (appliance/ntirpc/rdma_memory.c)
 ARENA_KB = 64 << 10  # the engine's buffers, which a device's first connection registers with it
-CONNECTION_KB = 1400  # 144 calls of two buffers of 4 KiB, 16 calls back of one, and what the device takes
+CONNECTION_KB = 1520  # 160 calls of two buffers of 4 KiB, 16 calls back of one, and what the device takes
 NULL = u32(2, 100003, 4, 0, 0, 0, 0, 0)
 
 

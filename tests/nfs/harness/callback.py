@@ -54,10 +54,15 @@ class Callback:
         self.clientid, self.owner = reply.u64(), reply.opaque()
         assert reply.at == len(record)
 
-    def answer(self):
-        return (u32(self.xid, 1, 0, 0, 0, 0) + u32(OK, 0, 2) +
-                u32(CB_SEQUENCE, OK) + self.session + u32(self.number, self.slot, self.highest, self.highest) +
-                u32(CB_NOTIFY_LOCK, OK))
+    def answer(self, status=OK, tag=b'', more=b''):
+        """STATUS of CB_SEQUENCE, which then is all; MORE results behind the two."""
+        head = u32(self.xid, 1, 0, 0, 0, 0) + u32(status) + opaque(tag)
+        if status != OK:
+            return head + u32(1, CB_SEQUENCE, status)
+        return (head + u32(2 + len(more) // len(self.one)) + u32(CB_SEQUENCE, OK) + self.session +
+                u32(self.number, self.slot, self.highest, self.highest) + u32(CB_NOTIFY_LOCK, OK) + more)
+
+    one = u32(CB_NOTIFY_LOCK, OK)  # a result
 
 
 class Contended:
@@ -83,10 +88,10 @@ class Contended:
         except Refused as refused:
             return refused.status, None
 
-    def denied(self, i=0):
+    def denied(self, i=0, length=10):
         """What the answer to ask() says of the lock that is in the way: offset, length, kind, client, length
         of the owner."""
-        operation = lock(self.waiter, self.opened, self.owner(i), 10 * i, 10)
+        operation = lock(self.waiter, self.opened, self.owner(i), 10 * i, length)
         self.waiter.numbers[0] += 1
         self.waiter.connection.send(self.waiter.message(
             [self.waiter.sequence(self.waiter.numbers[0]), *self.reach, operation]))

@@ -331,6 +331,15 @@ class Session:
         """The first operation of a request: its NUMBER on the slot; CACHE to keep its reply."""
         return 53, self.id + u32(number, slot, 0, cache), lambda r: r.fixed(36)
 
+    def bind(self):
+        """The connection for calls in both directions (BIND_CONN_TO_SESSION)."""
+        self.call([(41, self.id + u32(3, 0), lambda r: r.fixed(24))])
+
+    def flags(self):
+        """What SEQUENCE says of the session."""
+        self.numbers[0] += 1
+        return struct.unpack('>I', self.call([self.sequence(self.numbers[0])])[0][-4:])[0]
+
     def compound(self, *operations):
         """The result of the last one."""
         while True:
