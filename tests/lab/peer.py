@@ -72,6 +72,11 @@ class Millrace(Server):
         wait_until(lambda: 'RDMA is served' in self.peer.run('cat /tmp/state/log/tank.log').stdout.decode(),
                    START_TIMEOUT, 'Millrace serves RDMA', interval=1)
 
+    def forget(self):
+        for size in ('0', 'auto'):
+            self._verb(f'pool set tank cache.size={size}')
+        super().forget()
+
     def _verb(self, arguments):
         self.peer.run(f'{BUILT}/bin/millrace {arguments} --state-dir /tmp/state --run-dir /tmp/run',
                       timeout=START_TIMEOUT)
