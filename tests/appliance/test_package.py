@@ -22,6 +22,10 @@ def files(package, tmp_path_factory):
             for base, _, names in os.walk(directory) for name in names}
 
 
+def test_fence_agent(files):
+    assert os.readlink(files['usr/sbin/fence_millrace']) == '../lib/millrace/fence'
+
+
 def test_files(files):
     own = 'usr/lib/millrace/'
     expected = {'usr/bin/millrace', own + 'ganesha.nfsd', own + 'libfsalnvme.so', own + 'lib/libganesha_nfsd.so.6.5',
@@ -29,7 +33,7 @@ def test_files(files):
                 'usr/share/bash-completion/completions/millrace', 'usr/share/doc/millrace/copyright',
                 'usr/lib/ocf/lib/millrace/functions', 'usr/lib/ocf/resource.d/millrace/server',
                 'usr/lib/ocf/resource.d/millrace/reader', own + 'common', own + 'client', own + 'cluster',
-                own + 'service', own + 'fencing',
+                own + 'service', own + 'fencing', own + 'fence', 'usr/sbin/fence_millrace',
                 'usr/lib/systemd/system/millrace-cluster.service', 'usr/lib/systemd/system/millrace-fencing.service',
                 'usr/lib/systemd/system/sbd.service.d/millrace.conf'}
     assert expected <= set(files)
@@ -39,7 +43,7 @@ def test_files(files):
 
 def test_scripts_can_be_run(files):
     for name in ('ocf/resource.d/millrace/server', 'ocf/resource.d/millrace/reader', 'millrace/cluster',
-                 'millrace/client', 'millrace/service', 'millrace/fencing'):
+                 'millrace/client', 'millrace/service', 'millrace/fence', 'millrace/fencing'):
         assert os.access(files[f'usr/lib/{name}'], os.X_OK)
 
 

@@ -59,22 +59,26 @@ class Cluster:
 
     # --- what it says -----------------------------------------------------------------------------------
 
+    def _ask_node(self, node, verb):
+        """What it answers; None where it is not up."""
+        if not node.is_on():
+            return None
+        try:
+            done = node.attempt(f'millrace {verb} --json', 60)
+        except subprocess.TimeoutExpired:
+            return None
+        return json.loads(done.stdout) if done.returncode == 0 else None
+
     def _ask(self, verb):
-        """What a node answers that is up, or None."""
-        for node in self.nodes:
-            if not node.is_on():
-                continue
-            try:
-                done = node.attempt(f'millrace {verb} --json', 60)
-            except subprocess.TimeoutExpired:
-                continue
-            if done.returncode == 0:
-                return json.loads(done.stdout)
-        return None
+        """What the first node answers that is up, or None."""
+        return next(filter(None, (self._ask_node(node, verb) for node in self.nodes)), None)
+
+    def _states_by(self, node):
+        told = self._ask_node(node, 'cluster status')
+        return {node['name']: node['state'] for node in told['nodes']} if told else {}
 
     def states(self):
-        told = self._ask('cluster status')
-        return {node['name']: node['state'] for node in told['nodes']} if told else {}
+        return next(filter(None, map(self._states_by, self.nodes)), {})
 
     def owner(self):
         """The node that serves, or None."""
@@ -112,16 +116,16 @@ class Cluster:
         wait_until(is_there, ACT_TIMEOUT, 'another server', interval=2)
 
     def wait_until_whole(self):
-        """Both nodes are up and in it, and one serves. A node that was reset is started again."""
+        """Both nodes are up and in it, as each of them says, and one serves. A node that was reset is started again."""
         def is_whole():
             for node in self.nodes:
                 if not node.is_on():
                     node.power_off()
                     node.power_on()
-            states = self.states()
-            for name in (name for name, state in states.items() if state == 'drained'):
+            said = [self._states_by(node) for node in self.nodes]
+            for name in {name for states in said for name, state in states.items() if state == 'drained'}:
                 self._ask(f'node resume {name}')
-            return set(states.values()) == {'online'} and self.owner()
+            return all(set(states.values()) == {'online'} for states in said) and self.owner()
 
         return wait_until(is_whole, 2 * ACT_TIMEOUT, 'the cluster is whole', interval=2)
 

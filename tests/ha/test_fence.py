@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""fence_millrace, with sbd of the appliance's Debian on loop devices, on a node in namespaces of its own."""
+
+import subprocess
+import xml.etree.ElementTree
+
+import pytest
+
+from conftest import SYSTEM
+from harness.server import ROOT
+
+NODES = ('n1', 'n2')
+OFF = 2
+# Process 1 of the node: its name, a network `lan` with carrier, the system with the agent in it as the package has it.
+NODE = '''
+set -euo pipefail
+mount --make-rprivate /
+hostname n1
+mkdir -p {place}/changes {place}/work {place}/root
+mount -t overlay -o lowerdir={system},upperdir={place}/changes,workdir={place}/work node {place}/root
+root={place}/root
+mkdir -p $root{tree} $root/usr/lib/millrace $root/etc/corosync
+mount --rbind {tree} $root{tree}
+mount --rbind /dev $root/dev
+mount -t proc proc $root/proc
+mount -t sysfs sys $root/sys
+ln -sfn {tree}/ha/bin/* $root/usr/lib/millrace/
+ln -sfn ../lib/millrace/fence $root/usr/sbin/fence_millrace
+cat >$root/etc/corosync/corosync.conf
+ip link add lan type veth peer name far
+ip address add 192.0.2.1/24 dev lan
+ip link set lan up
+ip link set far up
+echo ready
+exec sleep infinity
+'''
+CONFIGURATION = '''nodelist {
+    node {
+        ring0_addr: 192.0.2.1
+        name: n1
+        nodeid: 1
+    }
+    node {
+        ring0_addr: 192.0.2.2
+        name: n2
+        nodeid: 2
+    }
+}
+'''
+
+
+class Place:
+    """The node, and three drives that sbd has on it."""
+
+    def __init__(self, place):
+        script = NODE.format(place=place, system=SYSTEM, tree=ROOT)
+        self.root = f'{place}/root'
+        self.process = subprocess.Popen(['unshare', '-m', '-u', '-n', 'bash', '-c', script], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE)
+        self.process.stdin.write(CONFIGURATION.encode())
+        self.process.stdin.close()
+        assert self.process.stdout.readline() == b'ready\n'
+        self.drives = []
+        for i in range(3):
+            file = f'{place}/drive{i}'
+            with open(file, 'wb') as made:
+                made.truncate(4 << 20)
+            self.drives.append(subprocess.run(['losetup', '--show', '--find', file], check=True, capture_output=True,
+                                              text=True).stdout.strip())
+
+    def command(self, *words):
+        return ['nsenter', '-t', str(self.process.pid), '-m', '-u', '-n', 'chroot', self.root, *words]
+
+    def run(self, *words, check=True):
+        return subprocess.run(self.command(*words), check=check, capture_output=True, text=True)
+
+    def prepare(self):
+        """All at once: sbd takes seconds for each."""
+        steps = ' && '.join(['sbd -d $drive -1 1 -4 2 create', *(f'sbd -d $drive allocate {node}' for node in NODES)])
+        self.run('bash', '-c', f'for drive; do {{ {steps}; }} & done; for drive; do wait -n || exit 1; done', 'bash', *self.drives)
+        return self
+
+    def spoil(self, drive):
+        """It is none of sbd's any more."""
+        with open(drive, 'r+b') as file:
+            file.write(bytes(1 << 20))
+
+    def start(self, action, **more):
+        """The agent, as pacemaker starts it."""
+        lines = {'action': action, 'devices': ','.join(self.drives), 'nodename': 'n2', **more}
+        agent = subprocess.Popen(self.command('fence_millrace'), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE, text=True)
+        agent.stdin.write(''.join(f'{name}={value}\n' for name, value in lines.items()))
+        agent.stdin.close()
+        agent.stdin = None
+        return agent
+
+    def agent(self, action, **more):
+        """Its exit code, what it says and what it complains of."""
+        agent = self.start(action, **more)
+        out, err = agent.communicate(timeout=60)
+        return agent.returncode, out, err
+
+    def messages(self):
+        """What stands on each drive for n2; None where it is none of sbd's."""
+        told = [self.run('sbd', '-d', drive, 'list', check=False) for drive in self.drives]
+        lines = [[line.split() for line in each.stdout.splitlines()] for each in told]
+        return [next((line[2] for line in each if line[1:2] == ['n2']), None) for each in lines]
+
+    def pull(self):
+        self.run('ip', 'link', 'set', 'far', 'down')
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        for drive in self.drives:
+            subprocess.run(['losetup', '--detach', drive], check=True)
+
+
+@pytest.fixture
+def place(tmp_path):
+    place = Place(str(tmp_path))
+    try:
+        yield place.prepare()
+    finally:
+        place.close()
+
+
+@pytest.mark.parametrize('action, message', [('off', 'off'), ('reboot', 'reset')])
+def test_a_node_is_told(place, action, message):
+    assert place.agent('status', port='n2')[0] == 0
+    assert place.agent(action, port='n2')[0] == 0
+    assert place.messages() == [message] * 3
+    assert place.agent('status', port='n2')[0] == OFF
+    assert place.agent('on', plug='n2')[0] == 0
+    assert place.messages() == ['clear'] * 3
+
+
+def test_who_can_be_fenced(place):
+    code, out, _ = place.agent('list')
+    assert code == 0 and [line.strip() for line in out.split(',') if line.strip()] == list(NODES)
+    code, _, err = place.agent('status', port='n3')
+    assert code == 1 and 'n3' in err
+    code, _, err = place.agent('off')
+    assert code != 0 and 'which node' in err
+    assert place.messages() == ['clear'] * 3
+
+
+def test_most_of_the_drives_are_enough(place):
+    place.spoil(place.drives[0])
+    code, _, err = place.agent('monitor')
+    assert code == 0 and f'{place.drives[0]} cannot be read' in err
+    assert place.agent('list')[0] == 0
+    assert place.agent('off', port='n2')[0] == 0
+    assert place.messages() == [None, 'off', 'off']
+
+
+def test_less_is_not_enough(place):
+    for drive in place.drives[:2]:
+        place.spoil(drive)
+    for action in ('monitor', 'list', 'status', 'validate-all'):
+        code, _, err = place.agent(action, port='n2')
+        assert code == 1 and '1 of 3 drives' in err, action
+    code, _, err = place.agent('off', port='n2')
+    assert code == 1 and 'most of the drives' in err
+
+
+@pytest.mark.parametrize('way', ['cable', 'address'])
+def test_who_has_no_network_waits(place, way):
+    """Until then there is no message, and afterwards there is."""
+    if way == 'cable':
+        place.pull()
+    else:
+        place.run('ip', 'address', 'flush', 'dev', 'lan')
+    agent = place.start('off', port='n2', cut_off_delay=4)
+    assert 'none of the cluster' in agent.stderr.readline()
+    assert place.messages() == ['clear'] * 3
+    assert agent.poll() is None
+    assert agent.wait(timeout=60) == 0
+    assert place.messages() == ['off'] * 3
+
+
+def test_one_of_two_networks_is_enough(place):
+    configuration = CONFIGURATION.replace('ring0_addr: 192.0.2.1', 'ring0_addr: 192.0.2.1\n        ring1_addr: 198.51.100.1')
+    place.run('bash', '-c', f'cat >/etc/corosync/corosync.conf <<END\n{configuration}\nEND')
+    place.run('bash', '-c', 'ip link add other type veth peer name beyond; ip address add 198.51.100.1/24 dev other; '
+                            'ip link set other up; ip link set beyond up')
+    place.pull()
+    code, _, err = place.agent('off', port='n2', cut_off_delay=1000)
+    assert (code, err) == (0, '')
+
+
+def test_where_nothing_is_known_of_networks_nobody_waits(place):
+    place.run('rm', '/etc/corosync/corosync.conf')
+    place.pull()
+    assert place.agent('off', port='n2', cut_off_delay=1000)[0] == 0
+
+
+def test_metadata(place):
+    code, out, _ = place.agent('metadata')
+    agent = xml.etree.ElementTree.fromstring(out)
+    assert code == 0 and agent.get('name') == 'fence_millrace'
+    assert {each.get('name') for each in agent.iter('parameter')} == {'action', 'plug', 'port', 'devices', 'cut_off_delay'}
+    assert place.run('fence_millrace', '-o', 'metadata').stdout == out
+    assert place.run('fence_millrace', '--action=explode', check=False).returncode == 2
+    assert place.run('fence_millrace', '--sideways', check=False).returncode == 2
