@@ -275,7 +275,10 @@ int hold_until_punched(struct volume_file *file, uint64_t offset, uint64_t lengt
 
 /* --- status.c ------------------------------------------------------------------------------ */
 
-/* Of a negative errno of the layers below, or 0. */
+/* The pool has failed, and another server has taken it or may (--fenced): this one is to end. */
+bool server_is_over(void);
+/* Of a negative errno of the layers below, or 0. What another server may know better is
+ * ERR_FSAL_DELAY. */
 fsal_status_t status_out(int error);
 nfsstat4 status_nfs(int error);
 

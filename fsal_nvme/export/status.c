@@ -3,6 +3,11 @@
 #include "export/internal.h"
 
 #include <errno.h>
+#include <pthread.h>
+
+#define SECOND UINT64_C(1000000000)
+#define DOUBT (5 * SECOND) /* several beats, and the watch */
+#define QUIET (60 * SECOND) /* longer than a client waits before it asks again */
 
 static const struct {
 	int error;
@@ -33,11 +38,43 @@ static const struct {
 	{-ESTALE, ERR_FSAL_STALE},
 };
 
+bool server_is_over(void)
+{
+	int failure = pool_failure(nvme.pool);
+
+	return failure == -ESTALE || (failure && nvme.options.fenced);
+}
+
+/*
+ * Another server may find the drives that this host has lost. A read fails at once then, and the
+ * pool with its next beat: the first errors after a while without any are not told to clients.
+ */
+static bool is_doubtful(void)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	static uint64_t first, latest; /* errors, engine_clock(); lock */
+	uint64_t now = engine_clock(nvme.engine), since;
+
+	PTHREAD_MUTEX_lock(&lock);
+	if (!latest || now - latest > QUIET)
+		first = now;
+	latest = now;
+	since = now - first;
+	PTHREAD_MUTEX_unlock(&lock);
+	return since < DOUBT;
+}
+
+/* Whether the client is to ask again, which another server may answer, or a new one here. */
+static bool is_for_another(int error)
+{
+	return error &&
+	       (server_is_over() || (error == -EIO && nvme.options.fenced && is_doubtful()));
+}
+
 fsal_status_t status_out(int error)
 {
-	/* Not a file that has gone, but the pool. */
-	if (error == -ESTALE && pool_failure(nvme.pool) == -ESTALE)
-		return fsalstat(ERR_FSAL_IO, ESTALE);
+	if (is_for_another(error))
+		return fsalstat(ERR_FSAL_DELAY, -error);
 	for (unsigned i = 0; i < sizeof(statuses) / sizeof(*statuses); i++) {
 		if (statuses[i].error == error)
 			return fsalstat(statuses[i].status, -error);
@@ -48,6 +85,8 @@ fsal_status_t status_out(int error)
 /* Of what was to become durable. */
 nfsstat4 status_nfs(int error)
 {
+	if (is_for_another(error))
+		return NFS4ERR_DELAY;
 	switch (error) {
 	case 0:
 		return NFS4_OK;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
  * The watch, a thread that looks each second. A server whose pool another host has taken over knows
- * no truth any more: it ends without touching anything; its clients find the new owner at the
- * service's address. A reader follows what has changed.
+ * no truth any more, and one whose pool has failed here may be followed by one that finds its
+ * drives: it ends without touching anything; its clients find the next one at the service's
+ * address. A reader follows what has changed.
  */
 #include "export/internal.h"
 
@@ -10,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define TAKEN_STATUS 3
+#define OVER_STATUS 3
 
 static pthread_t thread;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -28,10 +29,12 @@ static void wait_second(void)
 
 static void look(void)
 {
-	if (pool_failure(nvme.pool) == -ESTALE) {
-		LogCrit(COMPONENT_FSAL, "pool %s belongs to another host now: ending",
-			pool_name(nvme.pool));
-		_exit(TAKEN_STATUS);
+	if (server_is_over()) {
+		LogCrit(COMPONENT_FSAL, "pool %s %s: ending", pool_name(nvme.pool),
+			pool_failure(nvme.pool) == -ESTALE
+				? "belongs to another host now"
+				: "has failed, and another server may take it");
+		_exit(OVER_STATUS);
 	}
 	if (pool_is_reader(nvme.pool))
 		follow_look();

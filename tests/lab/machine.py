@@ -210,8 +210,10 @@ class Machine:
         return arguments
 
     def _arguments(self):
+        # without cx16: QEMU 7.2's helper for cmpxchg16b leaves an operand in the flags, and an interrupt before the next
+        # comparison brings the kernel down (SLUB does it all the time)
         arguments = [
-            QEMU, '-name', self.name, '-machine', 'q35', '-accel', 'tcg,thread=multi', '-cpu', 'max',
+            QEMU, '-name', self.name, '-machine', 'q35', '-accel', 'tcg,thread=multi', '-cpu', 'max,cx16=off',
             '-smp', str(self.cpus), '-m', str(self.memory_mib), '-nodefaults', '-no-user-config',
             '-display', 'none', '-chardev', f'socket,id=serial,path={self.path("serial")},server=on,wait=off',
             '-serial', 'chardev:serial', '-qmp', f'unix:{self.path("qmp")},server=on,wait=off',

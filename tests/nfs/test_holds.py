@@ -14,6 +14,7 @@ import time
 import pytest
 
 from conftest import Site
+from harness.appender import Appender
 from harness.disk import Disk
 from harness.host import wait_until
 from harness.mounted import Mounted
@@ -385,6 +386,56 @@ def test_an_outage_of_more_devices_than_parity_loses_nothing_acknowledged(start,
     site.server.start()
     session.reconnect()
     assert [n for n in range(count) if not found(session, root, f'{n}')] == []
+
+
+@pytest.fixture
+def followed(make_site, disk, tmp_path):
+    """Its server is a cluster's: another one may find the drives that it has lost. Three are on the disk."""
+    site = make_site(places=[disk.path, tmp_path])
+    site.pool.create_share(SHARE, mode=0o777)
+    site.server.stop()
+    site.server.fenced = True
+    site.server.start()
+    yield site
+    site.close()
+    disk.repair()
+
+
+def read_again_and_again(path):
+    """16 MiB, until told to end; from the server each time."""
+    import select
+    rounds = 0
+    with open(path, 'rb') as file:
+        while not select.select([sys.stdin], [], [], 0.05)[0]:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            file.seek(0)
+            assert file.read() == bytes(range(256)) * 65536
+            rounds += 1
+            print(rounds, flush=True)
+
+
+def test_drives_that_another_server_may_find_are_no_error(followed, disk, client):
+    """More devices than parity go while a client reads and appends: the server ends, and the client waits for the next."""
+    def make(path):
+        with open(f'{path}/read', 'wb') as file:
+            file.write(bytes(range(256)) * 65536)
+
+    share = Mounted(client, followed, SHARE).mount()
+    share.call(make)
+    followed.pool.verb('pool', 'set', 'tank', 'cache.size=0')
+    reader = client.spawn_call(read_again_and_again, f'{share.path}/read')
+    writer = Appender(client, share.path, share.mount_again())
+    reader.wait_for_lines(3, 60)
+    disk.fail()
+    wait_until(lambda: not followed.server.alive(), 60, 'the server ends')
+    disk.repair()
+    followed.server.start()
+    reader.wait_for_lines(len(reader.lines()) + 3, 120)
+    writer.check()
+    reader.write(b'stop')
+    reader.close_input()
+    assert reader.wait(timeout=60).rc == 0
+    share.close()
 
 
 # --- the server's life ---

@@ -138,12 +138,14 @@ class Server:
         self.address = address
         self.port = port or free_port(address)
         self.log = os.path.join(pool.workdir, 'server.log')
+        self.fenced = False  # as a cluster starts it
         self._daemon = None
 
     def argv(self):
         return [MILLRACE, 'serve', self.pool.name, '--foreground',
                 '--listen', self.address, '--port', str(self.port), '--lease', str(LEASE),
-                '--state-dir', self.pool.state_dir, '--run-dir', self.pool.run_dir]
+                '--state-dir', self.pool.state_dir, '--run-dir', self.pool.run_dir,
+                *['--fenced'] * self.fenced]
 
     def start(self, timeout=START_TIMEOUT):
         """Start it and wait until it answers NFS, and then the command, which comes last."""
