@@ -31,12 +31,21 @@ CONTROL = '10.0.2.15'  # a machine's own address in its network `control`
 
 
 def own_network():
-    """This process and its children are in a network of their own from here on; it ends with them."""
+    """This thread and its children are in a network of their own from here on, until leave_network() of what this returns."""
+    before = os.open('/proc/thread-self/ns/net', os.O_RDONLY)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWNET):
         error = ctypes.get_errno()
         raise OSError(error, f'a network namespace of its own: {os.strerror(error)} (not root?)')
     command('ip', 'link', 'set', 'lo', 'up')
+    return before
+
+
+def leave_network(before):
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(before, CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), 'the network namespace of before')
+    os.close(before)
 
 
 def free_port():
@@ -328,14 +337,14 @@ class Machine:
 
 class Lab:
     """The machines of a run, their networks, and where they keep their files. Networks are bridges
-    in this process's own network namespace, with a tap for each machine that is in them."""
+    in a network namespace of this thread's own until close(), with a tap for each machine that is in them."""
 
     def __init__(self, workdir):
         self.workdir = os.fspath(workdir)
         self.machines, self._made = [], 0
         self._bridges = set()
         self._taps = set()
-        own_network()
+        self._network = own_network()
 
     def add(self, kind, name, **options):
         """Make the next machine, of class KIND; it is off."""
@@ -372,6 +381,7 @@ class Lab:
         for machine in self.machines:
             machine.close()
         self.machines = []
+        leave_network(self._network)
 
     def __enter__(self):
         return self
