@@ -167,20 +167,13 @@ static struct erasure *erasure_get(struct pool *pool)
 	return none;
 }
 
-static bool id_valid(struct code_id id)
-{
-	if (!id.k || !id.m || id.k + id.m > POOL_WIDTH_MAX)
-		return false;
-	return id.matrix == MATRIX_CAUCHY || (id.matrix == MATRIX_PQ && id.m <= 2);
-}
-
 static int code_get(struct pool *pool, struct code_id id, struct code **found)
 {
 	struct erasure *e;
 	struct code *code, *none = NULL;
 	code_slot *slot;
 
-	if (!id_valid(id))
+	if (!code_valid(id.matrix, id.k, id.m))
 		return -EINVAL;
 	e = erasure_get(pool);
 	if (!e)

@@ -89,6 +89,11 @@ static bool matrix_valid(unsigned matrix, unsigned parity)
 	return matrix == MATRIX_CAUCHY || (matrix == MATRIX_PQ && parity <= 2);
 }
 
+bool code_valid(unsigned matrix, unsigned data, unsigned parity)
+{
+	return width_valid(data, parity) && matrix_valid(matrix, parity);
+}
+
 static bool cell_valid(uint32_t cell)
 {
 	return cell >= BLOCK_SIZE && cell <= (4u << 20) && power_of_two(cell);

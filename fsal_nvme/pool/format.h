@@ -64,6 +64,8 @@ enum coding_matrix {
 	MATRIX_CAUCHY = 1, /* ISA-L's gf_gen_cauchy1_matrix; for any parity */
 	MATRIX_PQ = 2, /* parity i is the sum of 2^(i * j) * data j; for 1 and 2 parity chunks */
 };
+/* Whether there is such a code: as many chunks of data and of parity. */
+bool code_valid(unsigned matrix, unsigned data, unsigned parity);
 
 struct device_header {
 	uint64_t incompatible, read_only, compatible; /* features */

@@ -44,15 +44,14 @@ def test_each_of_several_is_called(contended):
     """Each call on a slot of its own, answered in another order."""
     file = contended(count=5)
     connection = file.waiter.connection
-    assert [file.ask(i)[0] for i in range(5)] == [DENIED] * 5
-    for i in range(5):
-        file.free(i)
+    assert file.ask_all() == {DENIED}
+    file.free_all()
     calls = [Callback(connection.receive()) for _ in range(5)]
     assert sorted(call.owner for call in calls) == [file.owner(i) for i in range(5)]
     assert len({call.slot for call in calls}) == 5
     for call in reversed(calls):
         connection.send(call.answer())
-    assert [file.ask(i)[0] for i in range(5)] == [OK] * 5
+    assert file.ask_all() == {OK}
 
 
 def test_who_cannot_be_called_is_not_told_so(contended):
@@ -93,9 +92,8 @@ def test_replies_that_are_none(contended, site):
     granted all the same."""
     file = contended(count=6)
     connection = file.waiter.connection
-    assert [file.ask(i)[0] for i in range(6)] == [DENIED] * 6
-    for i in range(6):
-        file.free(i)
+    assert file.ask_all() == {DENIED}
+    file.free_all()
     calls = [Callback(connection.receive()) for _ in range(6)]
     connection.send(calls[0].answer(more=500 * Callback.one))
     connection.send(calls[1].answer(more=Callback.one))
@@ -103,7 +101,7 @@ def test_replies_that_are_none(contended, site):
     connection.send(calls[3].answer()[:-8])
     connection.send(u32(calls[4].xid, 1, 0, 0, 0, 0, OK, 0, 1, 3, OK, 1, 0xffffffff) + opaque(bytes(1000)))  # CB_GETATTR
     connection.send(u32(calls[5].xid, 1, 1, 1, 5))  # the credential is refused
-    assert [file.ask(i)[0] for i in range(6)] == [OK] * 6
+    assert file.ask_all() == {OK}
     assert site.server.alive()
 
 
@@ -112,7 +110,7 @@ def test_replies_that_come_before_their_calls(contended, site):
     count = 40
     file = contended(count=count)
     connection = file.waiter.connection
-    assert [file.ask(i)[0] for i in range(count)] == [DENIED] * count
+    assert file.ask_all() == {DENIED}
 
     def forge():
         while not done.is_set():
@@ -123,14 +121,13 @@ def test_replies_that_come_before_their_calls(contended, site):
     forger = threading.Thread(target=forge)
     forger.start()
     try:
-        for i in range(count):
-            file.free(i)
+        file.free_all()
     finally:
         done.set()
         forger.join()
     connection.close()
     file.waiter.connection = Connection(site.server)
-    assert [file.ask(i)[0] for i in range(count)] == [OK] * count
+    assert file.ask_all() == {OK}
     assert site.server.alive()
 
 
@@ -142,7 +139,7 @@ def free_and_take(file, i):
 def test_calls_that_are_not_answered(contended, site):
     """Nor is the connection there when they expire. The slot works again: its number was not moved on."""
     file = contended(count=4)
-    assert [file.ask(i)[0] for i in range(4)] == [DENIED] * 4
+    assert file.ask_all() == {DENIED}
     lost = free_and_take(file, 0)
     file.waiter.connection.close()
     file.waiter.connection = Connection(site.server)
@@ -164,11 +161,10 @@ def test_a_session_has_sixteen_slots(contended):
     """Of 20 calls that are not answered 16 are made, and nobody waits for the others."""
     file = contended(count=20, slots=64)
     connection = file.waiter.connection
-    assert [file.ask(i)[0] for i in range(20)] == [DENIED] * 20
-    for i in range(20):
-        file.free(i)
+    assert file.ask_all() == {DENIED}
+    file.free_all()
     calls = [Callback(connection.receive()) for _ in range(16)]
     assert connection.quiet()
     for call in calls:
         connection.send(call.answer())
-    assert [file.ask(i)[0] for i in range(20)] == [OK] * 20
+    assert file.ask_all() == {OK}

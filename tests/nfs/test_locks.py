@@ -4,11 +4,13 @@ server; within one mount the client settles conflicts itself."""
 
 import errno
 import fcntl
+import os
 import sys
 import time
 
 import pytest
 
+from harness.callback import locks_asked_for
 from harness.host import wait_until
 
 
@@ -85,24 +87,16 @@ def test_a_waiting_lock_is_granted_after_the_release(client, paths):
     waiter.wait()
 
 
-def locks_asked_for(path):
-    """LOCK calls of the mount that PATH is on."""
-    with open('/proc/self/mountstats') as file:
-        mounts = file.read().split('\ndevice ')
-    told, = (told for told in mounts if f' mounted on {os.path.dirname(path)} with ' in told)
-    return int(told.split(' LOCK: ')[1].split()[0])
-
-
 @pytest.mark.millrace
 def test_a_client_that_waits_is_called_and_does_not_ask_again(client, paths):
     """Its own next attempt would be after 30 seconds; one that is not to be called makes them after 1, 2, 4 and so on."""
     held = Range(client, paths[0], 0, 10)
     waiter = client.spawn_call(hold, paths[1], 0, 10, True)
-    wait_until(lambda: client.call(locks_asked_for, paths[1]) == 1, 60, 'the client asks')
+    wait_until(lambda: client.call(locks_asked_for, os.path.dirname(paths[1])) == 1, 60, 'the client asks')
     time.sleep(8)
     held.release()
     waiter.wait_for_lines(1, 20)
-    assert client.call(locks_asked_for, paths[1]) == 2
+    assert client.call(locks_asked_for, os.path.dirname(paths[1])) == 2
     waiter.close_input()
     waiter.wait()
 

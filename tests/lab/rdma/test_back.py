@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from harness.callback import DENIED, MAY_NOTIFY_LOCK, WRITE_LT, Callback, Contended, lock, open_told, unlock
+from harness.callback import DENIED, MAY_NOTIFY_LOCK, WRITE_LT, Callback, Contended, lock, locks_asked_for, open_told, unlock
 from harness.host import wait_until
 from harness.wire import OK, PUTROOTFH, lookup, u32, unchecked
 from raw import ERR_CHUNK, ERROR, MESSAGE, RawSession
@@ -95,9 +95,8 @@ def test_who_cannot_be_called_is_not_told_so(contended):
 def test_no_more_calls_than_are_granted(contended, credits):
     """One, until the first reply has told."""
     file = contended(count=4)
-    assert [file.ask(i)[0] for i in range(4)] == [DENIED] * 4
-    for i in range(4):
-        file.free(i)
+    assert file.ask_all() == {DENIED}
+    file.free_all()
     under_way, left = [called(file.waiter)], 3
     while under_way:
         assert is_quiet(file.waiter)
@@ -126,9 +125,8 @@ def test_replies_that_nobody_waits_for(contended):
 def test_replies_that_are_none(contended):
     """With more results than there is room for, a long tag, chunks, or an error instead: each makes room for the next call."""
     file = contended(count=6)
-    assert [file.ask(i)[0] for i in range(6)] == [DENIED] * 6
-    for i in range(6):
-        file.free(i)
+    assert file.ask_all() == {DENIED}
+    file.free_all()
     for how in (lambda call: reply(file.waiter, call.xid, call.answer(more=400 * Callback.one), 1),
                 lambda call: reply(file.waiter, call.xid, call.answer(tag=bytes(3000)), 1),
                 lambda call: reply(file.waiter, call.xid, call.answer()[:-8], 1),
@@ -136,20 +134,20 @@ def test_replies_that_are_none(contended):
                 lambda call: reply(file.waiter, call.xid, u32(ERR_CHUNK), 1, kind=ERROR)):
         how(called(file.waiter))
     answer(file.waiter, called(file.waiter))
-    assert [file.ask(i)[0] for i in range(6)] == [OK] * 6
+    assert file.ask_all() == {OK}
 
 
 def test_replies_that_come_before_their_calls(contended):
     """The next xid is no secret."""
     count = 20
     file = contended(count=count)
-    assert [file.ask(i)[0] for i in range(count)] == [DENIED] * count
+    assert file.ask_all() == {DENIED}
     for i in range(count):
         for xid in range(i + 1, i + 4):
             reply(file.waiter, xid, u32(xid, 1, 0, 0, 0, 0, OK, 0, 0))
         file.free(i)
     file.waiter.reach_again()
-    assert [file.ask(i)[0] for i in range(count)] == [OK] * count
+    assert file.ask_all() == {OK}
 
 
 def test_connections_that_end_while_they_are_called(rdma, contended):
@@ -157,12 +155,11 @@ def test_connections_that_end_while_they_are_called(rdma, contended):
     wait_until(lambda: rdma.held().pairs == 0, 240, 'no connection is left', interval=1)
     file = contended(count=8)
     before = rdma.held()
-    assert [file.ask(i)[0] for i in range(8)] == [DENIED] * 8
-    for i in range(8):
-        file.free(i)
+    assert file.ask_all() == {DENIED}
+    file.free_all()
     called(file.waiter)
     file.waiter.reach_again()
-    assert [file.ask(i)[0] for i in range(8)] == [OK] * 8
+    assert file.ask_all() == {OK}
     rdma.wait_for(before)
 
 
@@ -172,13 +169,6 @@ def hold(path):
         fcntl.lockf(file, fcntl.LOCK_EX)
         print('locked', flush=True)
         sys.stdin.readline()
-
-
-def locks_asked_for(path):
-    with open('/proc/self/mountstats') as file:
-        mounts = file.read().split('\ndevice ')
-    told, = (told for told in mounts if f' mounted on {path} with ' in told)
-    return int(told.split(' LOCK: ')[1].split()[0])
 
 
 def is_called(client, path, holder, reach):

@@ -88,6 +88,10 @@ class Contended:
         except Refused as refused:
             return refused.status, None
 
+    def ask_all(self):
+        """The statuses of all LOCKs."""
+        return {self.ask(i)[0] for i in range(self.count)}
+
     def denied(self, i=0, length=10):
         """What the answer to ask() says of the lock that is in the way: offset, length, kind, client, length
         of the owner."""
@@ -101,3 +105,15 @@ class Contended:
 
     def free(self, i=0):
         self.holder.compound(*self.reach, unlock(self.held[i], 10 * i, 10))
+
+    def free_all(self):
+        for i in range(self.count):
+            self.free(i)
+
+
+def locks_asked_for(path):
+    """On a Linux client: LOCK calls of what is mounted at PATH."""
+    with open('/proc/self/mountstats') as file:
+        mounts = file.read().split('\ndevice ')
+    told, = (told for told in mounts if f' mounted on {path} with ' in told)
+    return int(told.split(' LOCK: ')[1].split()[0])
