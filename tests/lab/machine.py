@@ -177,14 +177,18 @@ def slot(name, number):
 class Machine:
     """A machine of QEMU. `networks` are those it is in, each with its address there; `drives` are so
     many of its own, or another machine, whose drives it has too. A subclass says how it boots,
-    `boot_arguments`, and waits until it takes commands, `wait_until_up`."""
+    `boot_arguments`, and waits until it takes commands, `wait_until_up`. LACKING are features that its
+    processors do not have."""
 
     def __init__(self, lab, name, number, drives=0, drive_bytes=1 << 30, networks=None, disks=(), cpus=1,
-                 memory_mib=1536):
+                 memory_mib=1536, lacking=()):
         self.lab, self.name, self.number = lab, name, number
         self.workdir = lab.workdir
         self.networks, self.disks = dict(networks or {}), list(disks)
         self.cpus, self.memory_mib = cpus, memory_mib
+        # QEMU 7.2's helper for cmpxchg16b leaves an operand in the flags, and an interrupt before the next comparison
+        # brings the kernel down (SLUB does it all the time)
+        self.processor = ','.join(['max', *(f'{feature}=off' for feature in ('cx16', *lacking))])
         self.drives = drives.drives if isinstance(drives, Machine) else [
             Drive(self, i, drive_bytes) for i in range(drives)]
         self.console = Console(self.path('console'))
@@ -219,10 +223,8 @@ class Machine:
         return arguments
 
     def _arguments(self):
-        # without cx16: QEMU 7.2's helper for cmpxchg16b leaves an operand in the flags, and an interrupt before the next
-        # comparison brings the kernel down (SLUB does it all the time)
         arguments = [
-            QEMU, '-name', self.name, '-machine', 'q35', '-accel', 'tcg,thread=multi', '-cpu', 'max,cx16=off',
+            QEMU, '-name', self.name, '-machine', 'q35', '-accel', 'tcg,thread=multi', '-cpu', self.processor,
             '-smp', str(self.cpus), '-m', str(self.memory_mib), '-nodefaults', '-no-user-config',
             '-display', 'none', '-chardev', f'socket,id=serial,path={self.path("serial")},server=on,wait=off',
             '-serial', 'chardev:serial', '-qmp', f'unix:{self.path("qmp")},server=on,wait=off',
