@@ -44,14 +44,16 @@ void hold_names_told(void)
 
 	if (export && export->sub_export)
 		export = export->sub_export;
+	/* What cannot be made durable any more must not be told by a server that ends. */
 	if (export && export->fsal == &nvme.fsal &&
-		!volume_is_read_only(export_of(export)->served->volume))
+		(server_is_over() || !volume_is_read_only(export_of(export)->served->volume)))
 		hold_until_durable(pool_lsn(nvme.pool));
 }
 
 /*
  * Of writes that were lost a client has a copy until a COMMIT ends, well or not: told to come again
- * it finds the new verifier, and writes them once more. Where that fails as well it is an error.
+ * it finds the new verifier, and writes them once more. Where that fails as well it is an error
+ * (status.c: unless another server may know better).
  */
 static void committed(struct volume_commit *commit, int status)
 {

@@ -52,7 +52,8 @@ struct nvme_options {
 	char *host; /* NULL: the host's name */
 	char *run_dir; /* of the lock and the control socket */
 	char *scratch_dir; /* NULL: the pool's default */
-	bool force, fenced, owner_dead, reader; /* as in struct pool_open_options */
+	bool force, fenced, owner_dead, reader; /* as in struct pool_open_options; fenced: another
+						   server follows when this one ends */
 	uint64_t row_memory, page_cache, metadata_limit, buffer_memory; /* bytes; 0: the default */
 	uint32_t streams; /* 0: the default */
 	uint32_t drain_seconds;
@@ -67,6 +68,7 @@ struct nvme_module {
 	struct pool *pool;
 	struct volumes *volumes;
 	struct control *control;
+	uint64_t opening; /* tells this one apart from others of the pool, to clients */
 };
 /* The one that ganesha loaded. All of it is set before the first export and stays. */
 extern struct nvme_module nvme;

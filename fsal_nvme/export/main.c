@@ -15,8 +15,8 @@
  * What fails, and what then:
  *   configure() or exports()     the reason is in the log, the server ends with status 2
  *   the pool is taken over       the server ends at once (watch.c)
- *   the pool cannot write        changes get an error, reads go on
- *   requests do not end in time  the pool is left as after a crash, status 1
+ *   the pool cannot write        changes get an error, reads go on; --fenced: as if it were taken
+ * over requests do not end in time  the pool is left as after a crash, status 1
  */
 #include "export/internal.h"
 
@@ -76,23 +76,24 @@ static void log_problem(const char *what, const struct error *error)
 
 void write_verifier(uint64_t losses, verifier4 verifier)
 {
-	uint64_t value = pool_epoch(nvme.pool) << 24 | (losses & 0xffffff);
+	uint64_t value = nvme.opening << 24 | (losses & 0xffffff);
 
 	memcpy(verifier, &value, sizeof(value));
 }
 
 /* The epoch counts openings of this pool; another pool's, served here before, must not look the
- * same to a client. A reader's do not count: it has the time instead. */
+ * same to a client. Openings for reading alone do not count: they have the time instead. */
 static void set_identity(void)
 {
 	verifier4 verifier;
 	uint32_t salt;
 
 	memcpy(&salt, pool_uuid(nvme.pool) + 4, sizeof(salt));
-	if (pool_is_reader(nvme.pool))
-		salt += (uint32_t)(engine_time(nvme.engine) / 1000000000);
+	nvme.opening = pool_epoch(nvme.pool);
+	if (pool_is_read_only(nvme.pool))
+		nvme.opening = engine_time(nvme.engine) >> 22; /* 4 ms; 40 bits until 2116 */
 	write_verifier(0, verifier);
-	server_set_identity(salt + (uint32_t)pool_epoch(nvme.pool), verifier);
+	server_set_identity(salt + (uint32_t)nvme.opening, verifier);
 }
 
 /* --- what the control socket tells --------------------------------------------------------- */

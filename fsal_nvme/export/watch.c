@@ -22,9 +22,9 @@ static void wait_second(void)
 {
 	struct timespec until;
 
-	clock_gettime(CLOCK_REALTIME, &until);
+	clock_gettime(CLOCK_MONOTONIC, &until);
 	until.tv_sec++;
-	pthread_cond_timedwait(&wake, &lock, &until);
+	pthread_cond_clockwait(&wake, &lock, CLOCK_MONOTONIC, &until);
 }
 
 static void look(void)
@@ -58,11 +58,9 @@ static void *watch(void *data)
 void watch_start(void)
 {
 	running = true;
-	if (pthread_create(&thread, NULL, watch, NULL)) {
-		running = false;
-		LogCrit(COMPONENT_FSAL,
-			"nobody watches who owns the pool, nor what a reader has to follow");
-	}
+	if (pthread_create(&thread, NULL, watch, NULL))
+		LogFatal(COMPONENT_FSAL,
+			"no thread to watch who owns the pool, nor what a reader has to follow");
 }
 
 void watch_stop(void)

@@ -197,7 +197,16 @@ int opening_count(struct opening *o)
 		if (!member->slot_map)
 			return -ENOMEM;
 	}
-	if (members_usable(pool) < pool->m + 1)
+	if (members_usable(pool) < pool->m + 1 && !pool->read_only) {
+		if (o->options->fenced)
+			return error_set(o->error, -EROFS, pool->label.name,
+				"%u of its devices are usable here, and %u are needed to write: "
+				"another "
+				"node may have them; `millrace serve %s` without --fenced serves "
+				"it for "
+				"reading",
+				members_usable(pool), pool->m + 1, pool->label.name);
 		pool->read_only = true;
+	}
 	return 0;
 }

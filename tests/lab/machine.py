@@ -88,14 +88,20 @@ class Qmp:
 
     def wait_for(self, event, **data):
         """Wait for an EVENT whose data has these, and forget what came before it."""
-        deadline = time.monotonic() + QMP_TIMEOUT
-        while True:
-            while self.events:
+        self.wait_for_all(event, [data])
+
+    def wait_for_all(self, event, wanted):
+        """One for each of WANTED, in any order."""
+        deadline, wanted = time.monotonic() + QMP_TIMEOUT, list(wanted)
+        while wanted:
+            while wanted and self.events:
                 had = self.events.pop(0)
-                if had['event'] == event and data.items() <= had.get('data', {}).items():
-                    return
+                wanted = [data for data in wanted
+                          if had['event'] != event or not data.items() <= had.get('data', {}).items()]
+            if not wanted:
+                return
             if time.monotonic() > deadline:
-                raise Timeout(f'no {event} {data} within {QMP_TIMEOUT} s')
+                raise Timeout(f'no {event} {wanted} within {QMP_TIMEOUT} s')
             answer = self._read()
             if 'event' in answer:
                 self.events.append(answer)
@@ -315,8 +321,13 @@ class Machine:
 
     def pull_drive(self, number):
         """Pull drive NUMBER out; returns when it is gone."""
-        self.qmp.ask('device_del', id=f'drive{number}')
-        self.qmp.wait_for('DEVICE_DELETED', device=f'drive{number}')
+        self.pull_drives([number])
+
+    def pull_drives(self, numbers):
+        """Pull these out, all at once."""
+        for number in numbers:
+            self.qmp.ask('device_del', id=f'drive{number}')
+        self.qmp.wait_for_all('DEVICE_DELETED', [{'device': f'drive{number}'} for number in numbers])
 
     def put_drive(self, number):
         """Put drive NUMBER back in, with what it held."""
@@ -380,10 +391,12 @@ class Lab:
         command('ip', 'link', 'set', f'{network}-{machine.number}', 'master', network)
 
     def close(self):
-        for machine in self.machines:
-            machine.close()
-        self.machines = []
-        leave_network(self._network)
+        try:
+            for machine in self.machines:
+                machine.close()
+        finally:
+            self.machines = []
+            leave_network(self._network)
 
     def __enter__(self):
         return self

@@ -414,8 +414,9 @@ def read_again_and_again(path):
             print(rounds, flush=True)
 
 
-def test_drives_that_another_server_may_find_are_no_error(followed, disk, client):
-    """More devices than parity go while a client reads and appends: the server ends, and the client waits for the next."""
+@pytest.fixture
+def shared(followed, client):
+    """Its share, mounted, with a file to be read."""
     def make(path):
         with open(f'{path}/read', 'wb') as file:
             file.write(bytes(range(256)) * 65536)
@@ -423,19 +424,67 @@ def test_drives_that_another_server_may_find_are_no_error(followed, disk, client
     share = Mounted(client, followed, SHARE).mount()
     share.call(make)
     followed.pool.verb('pool', 'set', 'tank', 'cache.size=0')
-    reader = client.spawn_call(read_again_and_again, f'{share.path}/read')
-    writer = Appender(client, share.path, share.mount_again())
+    yield share
+    client.kill_commands()
+    share.close()
+
+
+@pytest.mark.parametrize('writes', (True, False), ids=('read and written', 'read'))
+def test_drives_that_another_server_may_find_are_no_error(followed, disk, client, shared, writes):
+    """More devices than parity go at once: the server ends, and the client waits for the next."""
+    reader = client.spawn_call(read_again_and_again, f'{shared.path}/read')
+    writer = Appender(client, shared.path, shared.mount_again()) if writes else None
     reader.wait_for_lines(3, 60)
     disk.fail()
     wait_until(lambda: not followed.server.alive(), 60, 'the server ends')
+    with open(followed.server.log) as log:
+        assert 'pool tank has failed, and another server may take it: ending' in log.read()
     disk.repair()
     followed.server.start()
     reader.wait_for_lines(len(reader.lines()) + 3, 120)
-    writer.check()
+    if writer:
+        writer.check()
     reader.write(b'stop')
     reader.close_input()
     assert reader.wait(timeout=60).rc == 0
-    share.close()
+
+
+def lose(site, *devices):
+    """The server dies, devices go, it comes back."""
+    site.server.kill9()
+    for device in devices:
+        site.pool.lose_device(device)
+    site.server.start()
+
+
+def test_a_pool_that_can_be_read_alone_knows_no_unstable_writes(start, tmp_path):
+    """It is opened under no epoch of its own, and what was not durable has gone all the same."""
+    site = start([tmp_path])
+    lose(site, 0, 1)
+    session = Session(site)
+    root = session.root(SHARE)
+    file = session.compound(putfh(root), open_(b'o', 'file', how=unchecked()), GETFH)
+    _, _, before = session.compound(putfh(file), write(ANONYMOUS, 0, b'unstable'))
+    lose(site, 2, 3)
+    session.reconnect()
+    after = [session.compound(putfh(file), commit())]
+    site.server.kill9()
+    site.server.start()
+    session.reconnect()
+    after.append(session.compound(putfh(file), commit()))
+    assert len({before, *after}) == 3
+    assert site.server.alive()
+
+
+def test_a_cluster_does_not_serve_what_can_be_read_alone(start, tmp_path):
+    """Another node may have the drives that this one has not."""
+    site = start([tmp_path])
+    lose(site, 0, 1)
+    site.server.fenced = True
+    with pytest.raises(RuntimeError, match='2 of its devices are usable here, and 3 are needed to write'):
+        lose(site, 2, 3)
+    site.server.fenced = False
+    site.server.start()
 
 
 # --- the server's life ---

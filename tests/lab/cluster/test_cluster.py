@@ -155,8 +155,7 @@ def test_the_storage_path_is_cut(cluster, writer, told):
     """The node that serves sees no drive any more."""
     owner = cluster.owner()
     with cluster.spoiling(owner):
-        for drive in owner.drives:
-            owner.pull_drive(drive.number)
+        owner.pull_drives([drive.number for drive in owner.drives])
         cluster.wait_for_owner(cluster.other(owner))
         told(writer.check())
 
