@@ -15,8 +15,9 @@
  * What fails, and what then:
  *   configure() or exports()     the reason is in the log, the server ends with status 2
  *   the pool is taken over       the server ends at once (watch.c)
- *   the pool cannot write        changes get an error, reads go on; --fenced: as if it were taken
- * over requests do not end in time  the pool is left as after a crash, status 1
+ *   the pool cannot write        changes get an error, reads go on
+ *   the same, with `fenced`      as when it is taken over
+ *   requests do not end in time  the pool is left as after a crash, status 1
  */
 #include "export/internal.h"
 

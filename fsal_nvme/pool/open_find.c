@@ -179,6 +179,20 @@ static int check_enough(const struct opening *o)
 		active, o->pool->m, names);
 }
 
+/* Who takes it over from a fenced owner does so to write; another node may be able to. */
+static int read_alone(struct opening *o)
+{
+	struct pool *pool = o->pool;
+
+	if (o->options->fenced)
+		return error_set(o->error, -EROFS, pool->label.name,
+			"%u of its devices are usable here, and %u are needed to write; "
+			"`millrace serve %s` without --fenced serves it for reading",
+			members_usable(pool), pool->m + 1, pool->label.name);
+	pool->read_only = true;
+	return 0;
+}
+
 int opening_count(struct opening *o)
 {
 	struct pool *pool = o->pool;
@@ -197,16 +211,7 @@ int opening_count(struct opening *o)
 		if (!member->slot_map)
 			return -ENOMEM;
 	}
-	if (members_usable(pool) < pool->m + 1 && !pool->read_only) {
-		if (o->options->fenced)
-			return error_set(o->error, -EROFS, pool->label.name,
-				"%u of its devices are usable here, and %u are needed to write: "
-				"another "
-				"node may have them; `millrace serve %s` without --fenced serves "
-				"it for "
-				"reading",
-				members_usable(pool), pool->m + 1, pool->label.name);
-		pool->read_only = true;
-	}
+	if (members_usable(pool) < pool->m + 1 && !pool->read_only)
+		return read_alone(o);
 	return 0;
 }

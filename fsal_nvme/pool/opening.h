@@ -38,7 +38,8 @@ int opening_find(struct opening *o);
 /* Its devices, as members of o->pool: exclusively, unless it is only read. -EBUSY: another process
  * has them. */
 int opening_members(struct opening *o);
-/* Refuses an old minority; below m + 1 usable devices the pool is read-only. */
+/* Refuses an old minority; below m + 1 usable devices the pool is read-only, or refused where
+ * another node may be able to write it. */
 int opening_count(struct opening *o);
 /* How many members an opening for writing is going to drop: missing, or not able to take a claim.
  */

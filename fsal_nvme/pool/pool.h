@@ -72,7 +72,8 @@ struct pool_open_options {
 	bool reader; /* the same beside an owner: see pool_follow() */
 	bool import; /* an exported pool is taken too */
 	bool force; /* open although another host owns it */
-	bool fenced; /* so is the last owner, or it stands still: no sign of life is waited for */
+	bool fenced; /* so is the last owner, or it stands still: no sign of life is waited for;
+			-EROFS where it could be read alone */
 	bool owner_dead; /* all earlier owners are known to be dead: none of them writes any more */
 	size_t row_memory; /* bytes of rows being written; 0: 64 MiB */
 	size_t page_cache; /* bytes of checksum pages; 0: 64 MiB */
