@@ -180,7 +180,7 @@ static int check_enough(const struct opening *o)
 }
 
 /* Who takes it over from a fenced owner does so to write; another node may be able to. */
-static int read_alone(struct opening *o)
+static int become_read_only(struct opening *o)
 {
 	struct pool *pool = o->pool;
 
@@ -212,6 +212,6 @@ int opening_count(struct opening *o)
 			return -ENOMEM;
 	}
 	if (members_usable(pool) < pool->m + 1 && !pool->read_only)
-		return read_alone(o);
+		return become_read_only(o);
 	return 0;
 }

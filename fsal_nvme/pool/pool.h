@@ -73,7 +73,7 @@ struct pool_open_options {
 	bool import; /* an exported pool is taken too */
 	bool force; /* open although another host owns it */
 	bool fenced; /* so is the last owner, or it stands still: no sign of life is waited for;
-			-EROFS where it could be read alone */
+			-EROFS where it could only be read */
 	bool owner_dead; /* all earlier owners are known to be dead: none of them writes any more */
 	size_t row_memory; /* bytes of rows being written; 0: 64 MiB */
 	size_t page_cache; /* bytes of checksum pages; 0: 64 MiB */

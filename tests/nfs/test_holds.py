@@ -457,7 +457,7 @@ def lose(site, *devices):
     site.server.start()
 
 
-def test_a_pool_that_can_be_read_alone_knows_no_unstable_writes(start, tmp_path):
+def test_a_pool_that_can_only_be_read_knows_no_unstable_writes(start, tmp_path):
     """It is opened under no epoch of its own, and what was not durable has gone all the same."""
     site = start([tmp_path])
     lose(site, 0, 1)
@@ -476,7 +476,7 @@ def test_a_pool_that_can_be_read_alone_knows_no_unstable_writes(start, tmp_path)
     assert site.server.alive()
 
 
-def test_a_cluster_does_not_serve_what_can_be_read_alone(start, tmp_path):
+def test_a_cluster_does_not_serve_what_can_only_be_read(start, tmp_path):
     """Another node may have the drives that this one has not."""
     site = start([tmp_path])
     lose(site, 0, 1)
