@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
-"""The appliance's image: how long it takes to build, and a machine of QEMU from power on until what its pool exports is mounted.
+"""The appliance's image: how long it takes to build, and to boot until what its pool exports is mounted.
 
-Its power is cut each time, so that the pool is replayed. A connection is tried anew each second. Processors are emulated: a machine's own boots in a fraction of this.
+A machine of QEMU, whose power is cut each time, so that the pool is replayed. A connection is tried anew each
+second. Its processor is emulated: real ones boot in a fraction of this.
 """
 
 import os

@@ -449,6 +449,17 @@ def test_drives_that_another_server_may_find_are_no_error(followed, disk, client
     assert reader.wait(timeout=60).rc == 0
 
 
+def test_a_read_that_fails_before_the_pool_has_noticed(followed, disk):
+    """It is to be asked again, as a session does, until the server ends."""
+    session = Session(followed)
+    file = session.compound(putfh(session.root(SHARE)), open_(b'o', 'file', how=unchecked()), GETFH)
+    session.compound(putfh(file), write(ANONYMOUS, 0, os.urandom(MIB), FILE_SYNC))
+    followed.pool.verb('pool', 'set', 'tank', 'cache.size=0')
+    disk.fail()
+    with pytest.raises(ConnectionError):
+        session.status(putfh(file), read(ANONYMOUS, 0, MIB))
+
+
 def lose(site, *devices):
     """The server dies, devices go, it comes back."""
     site.server.kill9()
