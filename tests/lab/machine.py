@@ -184,14 +184,14 @@ class Machine:
     """A machine of QEMU. `networks` are those it is in, each with its address there; `drives` are so
     many of its own, or another machine, whose drives it has too. A subclass says how it boots,
     `boot_arguments`, and waits until it takes commands, `wait_until_up`. LACKING are features that its
-    processors do not have."""
+    processors do not have. A machine that is not CONNECTED has no network until plug()."""
 
     def __init__(self, lab, name, number, drives=0, drive_bytes=1 << 30, networks=None, disks=(), cpus=1,
-                 memory_mib=1536, lacking=()):
+                 memory_mib=1536, lacking=(), connected=True):
         self.lab, self.name, self.number = lab, name, number
         self.workdir = lab.workdir
         self.networks, self.disks = dict(networks or {}), list(disks)
-        self.cpus, self.memory_mib = cpus, memory_mib
+        self.cpus, self.memory_mib, self.connected = cpus, memory_mib, connected
         # QEMU 7.2's helper for cmpxchg16b leaves an operand in the flags, and an interrupt before the next comparison
         # brings the kernel down (SLUB does it all the time)
         self.processor = ','.join(['max', *(f'{feature}=off' for feature in ('cx16', *lacking))])
@@ -218,9 +218,12 @@ class Machine:
         """More of the network that it shares with the harness."""
         raise NotImplementedError
 
+    def _control_device(self):
+        return {'driver': 'virtio-net-pci', 'netdev': 'control', 'mac': self.hardware_address('control'), 'romfile': ''}
+
     def _network_arguments(self):
-        arguments = ['-netdev', f'user,id=control,{self.control_options()}',
-                     '-device', f'virtio-net-pci,netdev=control,mac={self.hardware_address("control")},romfile=']
+        arguments = ['-netdev', f'user,id=control,{self.control_options()}']
+        arguments += ['-device', json.dumps(self._control_device())] if self.connected else slot('network', 31)
         for network in self.networks:
             tap = self.lab.tap(self, network)
             arguments += ['-netdev', f'tap,id={network},ifname={tap},script=no,downscript=no,vhost=off',
@@ -298,6 +301,11 @@ class Machine:
                 os.unlink(drive.file)
 
     # --- cables and drives --------------------------------------------------------------------------
+
+    def plug(self):
+        """Give a machine without a network its network `control`, while it runs."""
+        self.qmp.ask('device_add', bus='network', **self._control_device())
+        self.connected = True
 
     def cut(self, network):
         """Pull the cable of NETWORK."""

@@ -22,7 +22,7 @@ def identities(node):
 @pytest.fixture(scope='module')
 def beta(lab, image, key):
     """By BIOS, with nothing."""
-    node = lab.add(Node, 'beta', image=image, key=key, firmware='bios', cpus=2)
+    node = lab.add(Node, 'beta', image=image, key=key, firmware='bios', cpus=2, connected=False)
     node.power_on()
     node.console.expect('Choice: ')
     yield node
@@ -52,6 +52,12 @@ def test_only_what_is_served_is_open(alpha):
     assert policies == {'input': 'drop', 'forward': 'drop'}
 
 
+def test_the_kernel_is_set_as_said(alpha):
+    said = dict(re.findall(r'^([a-z]\S+) = (.*)$', alpha.run('cat /etc/sysctl.d/50-millrace.conf'), re.MULTILINE))
+    assert said and {name: alpha.run(f'sysctl -n {name}').split() for name in said} == \
+        {name: value.split() for name, value in said.items()}
+
+
 def test_nobody_knows_a_password(alpha):
     hashes = {line.split(':')[1] for line in alpha.run('cat /etc/shadow').splitlines()}
     assert hashes <= {'*', '!', '!*'}
@@ -75,20 +81,49 @@ def test_a_pool_is_made_and_served(serving):
     assert ':2049 ' in serving.run('ss -ltn')
 
 
-def test_by_bios_the_console_asks_for_what_is_missing(beta, public_key):
-    console = beta.console
-    assert 'neither a key nor a password' in console.text
-    assert re.search(r'\n  Name       millrace-[0-9a-f]{8}\n  \S+ +10\.0\.2\.15/24', console.text)
-    at = 0
-    for choice, asked, answer in (('1', 'Name: ', 'beta'), ('2', 'or dhcp: ', 'dhcp'),
-                                  ('3', 'in one line: ', public_key)):
-        at = console.expect('Choice: ', after=at)
-        console.send(choice + '\n')
-        at = console.expect(asked, after=at)
-        console.send(answer + '\n')
-        at = console.expect('Done', after=at)
-    console.expect('Log in by SSH', after=at)
+def test_memory_that_rdma_locks_is_not_limited(serving):
+    limits = serving.run('cat /proc/$(pidof -s ganesha.nfsd)/limits')
+    assert re.search(r'^Max locked memory +unlimited +unlimited', limits, re.MULTILINE)
+
+
+class Menu:
+    """What a console without a log-in offers."""
+
+    def __init__(self, console):
+        self.console, self.at = console, 0
+
+    def expect(self, pattern):
+        self.at = self.console.expect(pattern, after=self.at)
+
+    def choose(self, choice, *answers):
+        """ANSWERS: what it asks for, and what to say."""
+        for asked, answer in (('Choice: ', choice), *answers):
+            self.expect(asked)
+            self.console.send(answer + '\n')
+
+
+def test_by_bios_and_without_a_network_the_console_asks_for_what_is_missing(beta, public_key):
+    menu = Menu(beta.console)
+    menu.expect(r'\n  Name       millrace-[0-9a-f]{8}\n  SSH key ')
+    menu.expect('neither a key nor a password')
+    menu.choose('1', ('Name: ', 'beta'))
+    menu.expect('Done')
+    menu.choose('4', ('New password of root: ', 'one'), ('Again: ', 'another'))
+    menu.expect('nothing was changed')
+    menu.choose('2', ('or dhcp: ', 'dhcp'))
+    menu.expect('Done')
+    beta.plug()
+
+    def has_address():
+        menu.choose('')
+        menu.expect('  SSH key ')
+        return re.search(r'\n  Name       beta\n  \S+ +10\.0\.2\.15/24', beta.console.text)
+
+    wait_until(has_address, 120, 'it has an address', interval=2)
+    menu.choose('3', ('in one line: ', public_key))
+    menu.expect('Log in by SSH')
     beta.wait_until_up()
+    assert beta.run('systemctl is-system-running --wait || true').strip() == 'running', beta.run('systemctl --failed')
     assert beta.run('hostname').strip() == 'beta'
     beta.run('test -d /sys/firmware/efi', rc=1)
 
