@@ -606,7 +606,7 @@ static void asked(
 		return;
 	}
 	if (!count()) {
-		refuse(id, "there are as many as may be (RPC_Max_RDMA_Connections)");
+		refuse(id, "there are as many as `serve --rdma-connections` says");
 		rdma_destroy_id(id);
 		return;
 	}
@@ -664,12 +664,25 @@ static bool next_event(struct listener *listener)
 
 /* --- listening -------------------------------------------------------------------------------- */
 
+/* All addresses can be listened on without any device, for those that come. */
+static bool is_there_a_device(void)
+{
+	int count = 0;
+	struct ibv_device **devices = ibv_get_device_list(&count);
+
+	if (devices)
+		ibv_free_device_list(devices);
+	return count;
+}
+
 static int bind_to(struct listener *listener)
 {
 	struct rdma_addrinfo hints = {.ai_flags = RAI_PASSIVE, .ai_port_space = RDMA_PS_TCP},
 			     *found;
 	int rc;
 
+	if (!is_there_a_device())
+		return ENODEV;
 	if (rdma_getaddrinfo(listener->attr->node, listener->attr->port, &hints, &found))
 		return errno;
 	rc = rdma_bind_addr(listener->id, found->ai_src_addr) ||

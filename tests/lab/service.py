@@ -7,36 +7,40 @@ import re
 from harness.host import wait_until
 
 POOL = 'tank'
-UNIT = f'millrace-{POOL}.service'
 PORTS = {'tcp': 2049, 'rdma': 20049}
 START_TIMEOUT = 300
+RDMA_TIMEOUT = 120
 LEASE = 20
 
 
 class Service:
-    """The pool `tank`, 4+2, and its server; shares are exported as /tank/NAME to all."""
+    """POOL on DEVICES, six of the node's drives unless told, and its server; shares are exported as /POOL/NAME to all."""
 
-    def __init__(self, node, address):
-        self.node, self.address = node, address
+    def __init__(self, node, address, pool=POOL, devices=None, parity=2):
+        self.node, self.address, self.pool = node, address, pool
+        self.unit = f'millrace-{pool}.service'
         self._pid = None
-        drives = ' '.join(drive.path for drive in node.drives[:6])
-        self.verb(f'pool create {POOL} --data 4 --parity 2 {drives}')
+        devices = devices or [drive.path for drive in node.drives[:6]]
+        self.verb(f'pool create {pool} --data {len(devices) - parity} --parity {parity} {" ".join(devices)}')
 
     def verb(self, arguments):
         """What `millrace ARGUMENTS --json` answers on the node."""
         return self.node.json(f'millrace {arguments}')
 
-    def start(self):
-        """Serve, now and after each boot."""
-        self.verb(f'serve {POOL} --enable --listen {self.address} --lease {LEASE}')
+    def start(self, listen=True, options=''):
+        """Serve, now and after each boot, on its own address alone or on all."""
+        self.verb(f'serve {self.pool} --enable --lease {LEASE} {options}' + (f' --listen {self.address}' if listen else ''))
         return self.wait_until_served()
+
+    def wait_for_rdma(self):
+        wait_until(lambda: 'RDMA is served' in self.log(), RDMA_TIMEOUT, 'the server serves RDMA', interval=1)
 
     def wait_until_served(self):
         """Until a server other than the last serves."""
         def is_served():
             if self.pid() in (0, self._pid):
                 return False
-            status = self.node.attempt(f'millrace pool status {POOL} --json')
+            status = self.node.attempt(f'millrace pool status {self.pool} --json')
             return status.returncode in (0, 5) and json.loads(status.stdout)['pool']['state'] == 'served'
 
         wait_until(is_served, START_TIMEOUT, 'the pool is served', interval=1)
@@ -45,7 +49,7 @@ class Service:
 
     def pid(self):
         """The server's process; 0 where there is none."""
-        return int(self.node.run(f'systemctl show -P MainPID {UNIT}'))
+        return int(self.node.run(f'systemctl show -P MainPID {self.unit}'))
 
     def alive(self):
         """Whether the server that was started last still runs."""
@@ -57,8 +61,8 @@ class Service:
 
     def stop(self):
         """As an admin; anything but exit 0 is an error."""
-        self.node.run(f'systemctl stop {UNIT}')
-        assert self.node.run(f'systemctl show -P Result {UNIT}').strip() == 'success'
+        self.node.run(f'systemctl stop {self.unit}')
+        assert self.node.run(f'systemctl show -P Result {self.unit}').strip() == 'success'
 
     def log(self):
         """The end of what the server that runs has said."""
@@ -69,15 +73,15 @@ class Service:
         return int(self.node.run(f'journalctl -q -o cat _PID={self.pid()} | wc -l'))
 
     def create_share(self, name):
-        self.verb(f'share create {POOL}/{name} --owner 0 --group 0 --mode 0777')
-        self.verb(f"share set {POOL}/{name} 'nfs.clients=*:rw' nfs.squash=none")
+        self.verb(f'share create {self.pool}/{name} --owner 0 --group 0 --mode 0777')
+        self.verb(f"share set {self.pool}/{name} 'nfs.clients=*:rw' nfs.squash=none")
 
     def destroy_share(self, name):
-        self.verb(f'share destroy {POOL}/{name} --yes')
+        self.verb(f'share destroy {self.pool}/{name} --yes')
 
     def mount(self, client, share, path, transport='tcp', minor=1, options=''):
         """Mount SHARE on CLIENT; fails when it took another transport than asked for."""
-        client.mount(f'/{POOL}/{share}', path, port=PORTS[transport],
+        client.mount(f'/{self.pool}/{share}', path, server=self.address, port=PORTS[transport],
                      options=f'vers=4.{minor},proto={transport}{options}')
         used = client.run('cat /proc/self/mountstats').stdout.decode()
         told = re.search(rf'mounted on {path} with.*?xprt:\s+(\w+)', used, re.DOTALL)

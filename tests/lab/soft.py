@@ -3,6 +3,7 @@
 scripts/lab-siw builds for it."""
 
 import os
+import re
 
 from machine import ROOT
 
@@ -31,6 +32,10 @@ class Soft:
 
     def delete(self, machine, device):
         machine.run(f'rdma link delete {self.kind}_{device}')
+
+    def devices(self, machine):
+        """Those network devices of a node that have one."""
+        return re.findall(rf'^link {self.kind}_(\S+)/1 ', machine.run('rdma link'), re.MULTILINE)
 
     def is_broken(self, machine):
         """Whether nobody can be connected to any more over MACHINE's device. rdma_rxe (Linux 6.12) takes a packet that

@@ -29,3 +29,14 @@ def test_a_cable_is_pulled_and_put_back(client):
     client.join('lan')
     wait_until(lambda: client.run(f'ping -c 1 -W 3 {client.server_address}', check=False).rc == 0, 120,
                'the client reaches the server')
+
+
+def test_what_is_not_served_is_not_reached(pair, service, client):
+    """A program that listens on all addresses, for instance, before its port is opened."""
+    server, connect = pair[0], f"python3 -c 'import socket; socket.create_connection((\"{service.address}\", %d), 5)'"
+    server.run('systemd-run --unit=listener systemd-socket-activate --listen=0.0.0.0:2222 /bin/cat')
+    assert client.run(connect % 2049, check=False).rc == 0
+    assert client.run(connect % 2222, check=False).rc != 0
+    server.run("nft add element inet millrace tcp_served '{ 2222 }'")
+    assert client.run(connect % 2222, check=False).rc == 0
+    server.run("systemctl stop listener; nft delete element inet millrace tcp_served '{ 2222 }'")

@@ -6,7 +6,6 @@ import os
 import pytest
 
 import raw
-from harness.host import wait_until
 from held import Rdma
 from machine import ROOT
 
@@ -15,8 +14,16 @@ from machine import ROOT
 def rdma(service):
     """The server's side; it serves RDMA by now."""
     rdma = Rdma(service)
-    wait_until(lambda: 'RDMA is served' in service.log(), 120, 'the server serves RDMA', interval=1)
+    service.wait_for_rdma()
     return rdma
+
+
+@pytest.fixture(autouse=True)
+def the_server_lives(request):
+    """Whatever a test of it does, it does not end but when it is told to."""
+    yield
+    if 'service' in request.fixturenames:
+        assert request.getfixturevalue('service').alive()
 
 
 @pytest.fixture

@@ -11,6 +11,9 @@ from harness.host import wait_until
 Held = collections.namedtuple('Held', 'regions pairs pinned threads')
 GONE_TIMEOUT = 240
 WORKERS = 16  # RPC_Ioq_ThrdMax
+SLAB_KB = 8 * 1088  # by so much the server's memory for large data grows (appliance/ntirpc/rdma_memory.c)
+ARENA_KB = 64 << 10  # the engine's buffers, which a device's first connection registers with it
+CONNECTION_KB = 1520  # 160 calls of two buffers of 4 KiB, 16 calls back of one, and what the device takes
 TRACING = '/sys/kernel/tracing'
 POST_BYTES = 32  # of struct ibv_post_send, which rdma-core writes to a soft device for each ibv_post_send()
 
@@ -28,6 +31,11 @@ class Rdma:
             'rdma resource show qp | grep -c ganesha.nfsd; grep VmPin /proc/$pid/status; '
             'grep Threads /proc/$pid/status')
         return Held(*map(int, re.findall(r'\d+', told)))
+
+    def held_by_none(self):
+        """What is held when no connection is left."""
+        wait_until(lambda: self.held().pairs == 0, GONE_TIMEOUT, 'no connection is left', interval=1)
+        return self.held()
 
     def wait_for(self, held):
         """Wait until no more is held than HELD says, but for workers that stay for a while."""

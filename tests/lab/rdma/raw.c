@@ -2,10 +2,11 @@
 /*
  * A client of RPC-over-RDMA that says what it is told to, right or wrong.
  *
- *   rdma_raw ADDRESS PORT
+ *   rdma_raw ADDRESS PORT [KIB]
  *
- * Prints "connected RKEY ADDRESS" (of a buffer that the peer may read and write, in hexadecimal),
- * then obeys lines:
+ * Says that it takes messages of KIB KiB (RFC 8797), or nothing of that. Prints "connected RKEY
+ * ADDRESS KIB", a buffer that the peer may read and write, in hexadecimal, and what the peer says
+ * that it takes, 0 for nothing; then obeys lines:
  *
  *   send HEX        a message; nothing is printed
  *   fill HEX        the beginning of the buffer
@@ -15,6 +16,7 @@
  *
  * Ends with its input. "refused" and exit 1 where the peer says no.
  */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
 #include <rdma/rdma_cma.h>
@@ -66,7 +68,26 @@ static void post_receive(unsigned i)
 		fail("receive");
 }
 
-static void connect_to(const char *address, const char *port)
+/* RFC 8797 */
+struct announcement {
+	uint32_t magic;
+	uint8_t version, flags, send, receive;
+};
+#define MAGIC 0xf6ab0e18
+
+/* KiB that the peer takes in a message; 0: it has not said so. */
+static unsigned announced(const struct rdma_conn_param *param)
+{
+	struct announcement told;
+
+	if (!param->private_data || param->private_data_len < sizeof(told))
+		return 0;
+	memcpy(&told, param->private_data, sizeof(told));
+	return ntohl(told.magic) == MAGIC && told.version == 1 ? told.receive + 1u : 0;
+}
+
+/* KIB: what to say that is taken; 0 to say nothing. */
+static void connect_to(const char *address, const char *port, unsigned kib)
 {
 	struct rdma_addrinfo hints = {.ai_port_space = RDMA_PS_TCP}, *found;
 	struct ibv_qp_init_attr attr = {.cap = {.max_send_wr = RECEIVES,
@@ -74,8 +95,12 @@ static void connect_to(const char *address, const char *port)
 						.max_send_sge = 1,
 						.max_recv_sge = 1},
 		.sq_sig_all = 1};
-	struct rdma_conn_param param = {
-		.initiator_depth = 16, .responder_resources = 16, .retry_count = 7};
+	struct announcement told = {htonl(MAGIC), 1, 0, kib - 1, kib - 1};
+	struct rdma_conn_param param = {.initiator_depth = 16,
+		.responder_resources = 16,
+		.retry_count = 7,
+		.private_data = kib ? &told : NULL,
+		.private_data_len = kib ? sizeof(told) : 0};
 
 	if (rdma_getaddrinfo(address, port, &hints, &found))
 		fail(address);
@@ -94,7 +119,8 @@ static void connect_to(const char *address, const char *port)
 		printf("refused\n");
 		exit(1);
 	}
-	printf("connected %x %llx\n", buffer->rkey, (unsigned long long)(uintptr_t)shared);
+	printf("connected %x %llx %u\n", buffer->rkey, (unsigned long long)(uintptr_t)shared,
+		announced(&id->event->param.conn));
 	fflush(stdout);
 }
 
@@ -157,11 +183,11 @@ int main(int argc, char **argv)
 	static char line[LINE];
 	struct ibv_mr *mr;
 
-	if (argc != 3) {
-		fprintf(stderr, "usage: rdma_raw ADDRESS PORT\n");
+	if (argc != 3 && argc != 4) {
+		fprintf(stderr, "usage: rdma_raw ADDRESS PORT [KIB]\n");
 		return 2;
 	}
-	connect_to(argv[1], argv[2]);
+	connect_to(argv[1], argv[2], argc == 4 ? strtoul(argv[3], NULL, 10) : 0);
 	mr = rdma_reg_msgs(id, sent, sizeof(sent));
 	if (!mr)
 		fail("memory");

@@ -40,10 +40,11 @@ class Answer:
 
 
 class Raw:
-    """A connection from CLIENT. Chunks lie in one buffer of 2 MiB: (offset, length) there."""
+    """A connection from CLIENT, which says that it takes messages of KIB KiB, or nothing of that; `takes` is what the server
+    says. Chunks lie in one buffer of 2 MiB: (offset, length) there."""
 
-    def __init__(self, client, address, port=20049, wait=True):
-        self.remote = client.spawn([PROGRAM, address, str(port)])
+    def __init__(self, client, address, port=20049, wait=True, kib=None):
+        self.remote = client.spawn([PROGRAM, address, str(port)] + ([str(kib)] if kib else []))
         self.lines = 1
         if wait:
             self.wait_until_connected()
@@ -53,7 +54,7 @@ class Raw:
         told = self.remote.wait_for_lines(1, TIMEOUT)[0].split()
         self.refused = told[0] == 'refused'
         if not self.refused:
-            self.key, self.address = int(told[1], 16), int(told[2], 16)
+            self.key, self.address, self.takes = int(told[1], 16), int(told[2], 16), int(told[3])
 
     def _tell(self, line):
         self.remote.write(line.encode() + b'\n')
@@ -109,13 +110,13 @@ class Raw:
 class RawSession(Session):
     """A session over RDMA."""
 
-    def __init__(self, client, address, **options):
-        self.client, self.address = client, address
+    def __init__(self, client, address, kib=None, **options):
+        self.client, self.address, self.kib = client, address, kib
         super().__init__(None, **options)
 
     def connect(self):
         self.xid, self.numbers = 0, [0] * self.slots
-        self.connection = Raw(self.client, self.address)
+        self.connection = Raw(self.client, self.address, kib=self.kib)
         self.clientid = self.exchange_id()
         self.id = self.create_session()
         self.compound((58, u32(0), lambda reply: None))
@@ -123,4 +124,4 @@ class RawSession(Session):
     def reach_again(self):
         """The session goes on with another connection."""
         self.connection.close()
-        self.connection = Raw(self.client, self.address)
+        self.connection = Raw(self.client, self.address, kib=self.kib)

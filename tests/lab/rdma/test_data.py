@@ -67,7 +67,7 @@ def test_checksums_over_rdma_and_tcp_are_equal(rdma, mount, client):
     path = mount('rdma')
     client.run(f'for i in 1 2 3; do head -c {{}} /dev/urandom >{path}/$i; done; head -c 20000001 /dev/urandom >{path}/4'
                .replace('{}', '333333'), timeout=300)
-    over_rdma = client.run(f'cd {path} && sha256sum *', timeout=300).stdout
+    over_rdma = client.run(f'cd {path} && sync && echo 3 >/proc/sys/vm/drop_caches && sha256sum *', timeout=300).stdout
     client.run(f'umount -i {path}', timeout=120)
     path = mount('tcp')
     assert client.run(f'cd {path} && sha256sum *', timeout=300).stdout == over_rdma
