@@ -12,6 +12,8 @@
 
 #define MODULE "libfsalnvme.so"
 #define LEASE 60
+#define RDMA_CONNECTIONS 256
+#define RDMA_MEMORY (256LL << 20)
 
 /* --- where ------------------------------------------------------------------------------- */
 
@@ -115,16 +117,25 @@ static int join_devices(const struct device_set *set, char **joined, struct erro
 	return rc;
 }
 
+static long long number(const struct command *c, const char *name, long long otherwise)
+{
+	const json_t *given = json_object_get(c->args, name);
+
+	return given ? (long long)json_integer_value(given) : otherwise;
+}
+
 static void print_core(FILE *file, const struct command *c, const struct server_place *place)
 {
 	const char *listen = json_string_value(json_object_get(c->args, "listen"));
-	const json_t *port = json_object_get(c->args, "port");
 
 	fprintf(file, "NFS_CORE_PARAM {\n\tServer_FSAL = NVME;\n\tPlugins_Dir = \"%s\";\n",
 		place->modules);
 	fprintf(file, "\tNFS_Protocols = 4, nfsrdma;\n\tNFS_Port = %lld;\n",
-		port ? (long long)json_integer_value(port) : 2049LL);
+		number(c, "port", 2049));
 	fprintf(file, "\tNFS_RDMA_Port = 20049;\n\tNFS_RDMA_Protocol_Versions = 4.1, 4.2;\n");
+	fprintf(file, "\tRPC_Max_RDMA_Connections = %lld;\n\tRPC_RDMA_Memory = %lld;\n",
+		number(c, "rdma-connections", RDMA_CONNECTIONS),
+		number(c, "rdma-memory", RDMA_MEMORY) >> 20);
 	if (listen)
 		fprintf(file, "\tBind_Addr = %s;\n", listen);
 	fprintf(file, "\tEnable_UDP = false;\n\tallow_set_io_flusher_fail = true;\n"
@@ -134,8 +145,7 @@ static void print_core(FILE *file, const struct command *c, const struct server_
 
 static void print_nfs4(FILE *file, const struct command *c, const struct pool_summary *summary)
 {
-	const json_t *given = json_object_get(c->args, "lease");
-	long long lease = given ? (long long)json_integer_value(given) : LEASE;
+	long long lease = number(c, "lease", LEASE);
 	json_t *uuid = json_uuid(summary->uuid);
 	char name[300];
 

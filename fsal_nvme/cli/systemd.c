@@ -73,7 +73,8 @@ static void print_option(FILE *file, const char *name, const json_t *value)
 
 static void print_command(FILE *file, const struct command *c, const char *pool)
 {
-	static const char *const own[] = {"listen", "port", "lease"};
+	static const char *const own[] = {
+		"listen", "port", "lease", "rdma-connections", "rdma-memory"};
 	static const char *const common[] = {"state-dir", "run-dir", "host"};
 	char program[4096];
 	ssize_t length = readlink("/proc/self/exe", program, sizeof(program) - 1);
@@ -82,9 +83,9 @@ static void print_command(FILE *file, const struct command *c, const char *pool)
 	fprintf(file, "ExecStart=");
 	print_word(file, program);
 	fprintf(file, " serve --foreground%s", c->reader ? " --reader" : "");
-	for (unsigned i = 0; i < 3; i++)
+	for (unsigned i = 0; i < sizeof(own) / sizeof(own[0]); i++)
 		print_option(file, own[i], json_object_get(c->args, own[i]));
-	for (unsigned i = 0; i < 3; i++)
+	for (unsigned i = 0; i < sizeof(common) / sizeof(common[0]); i++)
 		print_option(file, common[i], json_object_get(c->common, common[i]));
 	print_word(file, pool);
 	fputc('\n', file);

@@ -84,13 +84,15 @@ def test_a_stop_that_is_interrupted_is_not_told_as_done(pool):
 
 
 def test_the_configuration(pool):
-    pool('serve', 'tank', '--listen', '127.0.0.1', '--port', '12345', '--lease', '10')
+    pool('serve', 'tank', '--listen', '127.0.0.1', '--port', '12345', '--lease', '10', '--rdma-connections', '8',
+         '--rdma-memory', '64M')
     pool('serve', 'tank', '--stop')
     path = pool.path('run', 'tank', 'ganesha.conf')
     with open(path) as file:
         text = file.read()
     for part in ('Server_FSAL = NVME;', 'Bind_Addr = 127.0.0.1;', 'NFS_Port = 12345;',
-                 'Lease_Lifetime = 10;', 'Grace_Period = 15;', 'pool = "tank";',
+                 'Lease_Lifetime = 10;', 'Grace_Period = 15;',
+                 'RPC_Max_RDMA_Connections = 8;', 'RPC_RDMA_Memory = 64;', 'pool = "tank";',
                  f'devices = "{":".join(pool.devices_of_tank)}";',
                  f'Plugins_Dir = "{pool.path("build/lib/ganesha")}";'):
         assert part in text

@@ -126,7 +126,7 @@ RequiresMountsFor="{site.state}"
 
 [Service]
 Type=notify
-ExecStart= "{site.program}" serve --foreground --listen "127.0.0.1" --port "12345" --state-dir \
+ExecStart= "{site.program}" serve --foreground --listen "127.0.0.1" --port "12345" --rdma-memory "67108864" --state-dir \
 "{site.state}" --run-dir "{site.run_dir}" "tank"
 Restart=on-failure
 RestartSec=5
@@ -148,7 +148,7 @@ def verify(path):
 
 
 def test_the_unit(systemd):
-    systemd.run('serve', 'tank', '--enable', '--listen', '127.0.0.1', '--port', '12345')
+    systemd.run('serve', 'tank', '--enable', '--listen', '127.0.0.1', '--port', '12345', '--rdma-memory', '64M')
     assert systemd.text() == golden(systemd.site)
     assert verify(systemd.unit) == ''
     spoiled = systemd.site.path('millrace-spoiled.service')

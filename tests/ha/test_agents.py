@@ -88,7 +88,7 @@ def test_metadata(agent):
     root = xml.etree.ElementTree.fromstring(done.stdout)
     assert root.get('name') == os.path.basename(agent.path)
     assert {action.get('name') for action in root.iter('action')} >= {'start', 'stop', 'monitor', 'meta-data'}
-    assert {p.get('name') for p in root.iter('parameter')} == set(agent.parameters) | {'lease'}
+    assert {p.get('name') for p in root.iter('parameter')} == set(agent.parameters) | {'lease', 'rdma_connections', 'rdma_memory'}
 
 
 def test_ocf_tester_has_no_complaint(agent, tmp_path):
