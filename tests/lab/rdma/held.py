@@ -6,7 +6,7 @@ import contextlib
 import re
 import types
 
-from harness.host import wait_until
+from harness.host import Timeout, wait_until
 
 Held = collections.namedtuple('Held', 'regions pairs pinned threads')
 GONE_TIMEOUT = 240
@@ -40,8 +40,16 @@ class Rdma:
     def wait_for(self, held):
         """Wait until no more is held than HELD says, but for workers that stay for a while."""
         most = held._replace(threads=held.threads + WORKERS)
-        wait_until(lambda: all(now <= then for now, then in zip(self.held(), most)), GONE_TIMEOUT,
-                   f'the server holds no more than {held}', interval=1)
+        held_now = []
+
+        def is_no_more():
+            held_now[:] = [self.held()]
+            return all(now <= then for now, then in zip(held_now[0], most))
+
+        try:
+            wait_until(is_no_more, GONE_TIMEOUT, f'the server holds no more than {held}', interval=1)
+        except Timeout as timeout:
+            raise Timeout(f'{timeout}, but {held_now[0]}') from None
 
     @contextlib.contextmanager
     def posts(self):
