@@ -57,8 +57,8 @@ static void drop(struct rdma_call *call)
 		XDR_DESTROY(call->sent->xdrs);
 	call->sent = NULL;
 	rdma_memory_release(connection->device->memory, call);
-	if (rdma_call_post(call))
-		SVC_RELEASE(&connection->sm_dr.xprt, SVC_RELEASE_FLAG_NONE);
+	rdma_call_post(call);
+	SVC_RELEASE(&connection->sm_dr.xprt, SVC_RELEASE_FLAG_NONE);
 }
 
 /* XDR_DESTROY: the request is done with its stream, which may be long after svc_request(). */
@@ -75,7 +75,9 @@ static void set_call_ops(void)
 
 /* --- posting ---------------------------------------------------------------------------------- */
 
-/* Posts the receive; the connection keeps a reference for it. An error: not, and never again. */
+/* Posts the receive. It holds no reference of the connection: siw does not complete what is posted
+ * after its queue pair has failed (siw_post_receive() of rdma-core, siw_qp_modify() of Linux 6.12).
+ * An error: it is not posted, and never again. */
 int rdma_call_post(struct rdma_call *call)
 {
 	struct rdma_connection *connection = call->connection;
@@ -96,7 +98,7 @@ int rdma_call_post(struct rdma_call *call)
 static bool post(struct rdma_call *call, struct rdma_chain *chain, enum rdma_about what)
 {
 	atomic_inc_int32_t(&call->references);
-	call->posted = chain->count;
+	call->what = what;
 	return rdma_chain_post(call->connection, chain, rdma_about(call, what));
 }
 
@@ -196,6 +198,7 @@ static void received(struct rdma_call *call, uint32_t length)
 
 	call->received_length = length;
 	call->references = 1;
+	SVC_REF(&call->connection->sm_dr.xprt, SVC_REF_FLAG_NONE);
 	if (!error || header->error)
 		rdma_back_received(call->connection, header, call->received + header->length,
 			length - header->length);
@@ -215,10 +218,8 @@ static void received(struct rdma_call *call, uint32_t length)
 void rdma_call_completed(struct rdma_call *call, enum rdma_about what, bool good, uint32_t length)
 {
 	if (what == RDMA_RECEIVED) {
-		if (good)
+		if (good && !__atomic_load_n(&call->connection->closing, __ATOMIC_ACQUIRE))
 			received(call, length);
-		else
-			SVC_RELEASE(&call->connection->sm_dr.xprt, SVC_RELEASE_FLAG_NONE);
 		return;
 	}
 	if (what == RDMA_READ) {

@@ -7,6 +7,7 @@
  * then.
  */
 #include "config.h"
+#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 #include <rpc/rpc.h>
@@ -34,23 +35,82 @@ void rdma_chain_add(struct rdma_chain *chain, enum ibv_wr_opcode opcode, const u
 	chain->count++;
 }
 
+static void *of(uint64_t wr_id)
+{
+	return (void *)(uintptr_t)(wr_id & ~(uint64_t)RDMA_ABOUT);
+}
+
+static void finish(struct rdma_connection *connection, uint64_t wr_id, bool good, uint32_t length)
+{
+	enum rdma_about about = wr_id & RDMA_ABOUT;
+
+	if (about == RDMA_SENT_BACK)
+		rdma_back_sent(of(wr_id));
+	else if (about)
+		rdma_call_completed(of(wr_id), about, good, length);
+}
+
+/* The work requests of the chain, for which it has taken room; NULL: it is about no chain. */
+static unsigned *posted_of(uint64_t wr_id)
+{
+	switch (wr_id & RDMA_ABOUT) {
+	case RDMA_READ:
+	case RDMA_SENT:
+		return &((struct rdma_call *)of(wr_id))->posted;
+	case RDMA_SENT_BACK:
+		return &((struct rdma_back *)of(wr_id))->posted;
+	default:
+		return NULL;
+	}
+}
+
+/* Whoever gets them completes the chain: siw may complete, too, what it refuses to post. */
+static unsigned take_posted(unsigned *posted)
+{
+	return __atomic_exchange_n(posted, 0, __ATOMIC_ACQ_REL);
+}
+
+static bool take_room(struct rdma_connection *connection, unsigned count)
+{
+	return __atomic_add_fetch(&connection->posted, count, __ATOMIC_RELAXED) <= connection->room;
+}
+
+static void give_room(struct rdma_connection *connection, unsigned count)
+{
+	__atomic_sub_fetch(&connection->posted, count, __ATOMIC_RELAXED);
+}
+
+/* It has completed, with an error, and its connection ends. */
+static bool give_up(
+	struct rdma_connection *connection, const struct rdma_chain *chain, const char *why)
+{
+	if (!(connection->sm_dr.xprt.xp_flags & SVC_XPRT_FLAG_DESTROYING))
+		__warnx(TIRPC_DEBUG_FLAG_WARN, "RDMA: a connection ends: %s", why);
+	SVC_DESTROY(&connection->sm_dr.xprt);
+	give_room(connection, chain->count);
+	finish(connection, chain->wr[chain->count - 1].wr_id, false, 0);
+	return false;
+}
+
 static bool post_now(struct rdma_connection *connection, struct rdma_chain *chain)
 {
+	unsigned *posted = posted_of(chain->wr[chain->count - 1].wr_id);
 	struct ibv_send_wr *bad = NULL;
-	int rc;
+	bool refused = true;
+	int rc = ENOTCONN;
 
 	for (unsigned i = 0; i < chain->count; i++) {
 		chain->wr[i].sg_list = &chain->sge[i];
 		chain->wr[i].next = i + 1 < chain->count ? &chain->wr[i + 1] : NULL;
 	}
-	rc = ibv_post_send(connection->id->qp, chain->wr, &bad);
-	if (!rc)
-		return true;
-	__warnx(TIRPC_DEBUG_FLAG_WARN, "RDMA: a connection ends: nothing can be posted: %s",
-		strerror(rc));
-	SVC_DESTROY(&connection->sm_dr.xprt);
-	rdma_completed(connection, chain->wr[chain->count - 1].wr_id, IBV_WC_WR_FLUSH_ERR, 0);
-	return false;
+	pthread_mutex_lock(&connection->lock);
+	if (!connection->closing) {
+		__atomic_store_n(posted, chain->count, __ATOMIC_RELEASE);
+		rc = ibv_post_send(connection->id->qp, chain->wr, &bad);
+		refused = rc && take_posted(posted);
+	}
+	pthread_mutex_unlock(&connection->lock);
+	return refused ? give_up(connection, chain, strerror(rc)) : !rc;
 }
 
 /* A thread that a worker starts has the worker's credentials: none but the device's is sure. */
@@ -110,46 +170,18 @@ static bool all_are_signalled(const struct rdma_device *device)
 	return device->verbs->device->transport_type == IBV_TRANSPORT_IWARP;
 }
 
-/* What a completion is about, and the work requests that it makes room for. */
-static unsigned room_of(uint64_t about)
-{
-	const void *of = (const void *)(uintptr_t)(about & ~(uint64_t)RDMA_ABOUT);
-
-	switch (about & RDMA_ABOUT) {
-	case RDMA_READ:
-	case RDMA_SENT:
-		return ((const struct rdma_call *)of)->posted;
-	case RDMA_SENT_BACK:
-		return 1;
-	default:
-		return 0;
-	}
-}
-
-static bool take_room(struct rdma_connection *connection, const struct rdma_chain *chain)
-{
-	if (__atomic_add_fetch(&connection->posted, chain->count, __ATOMIC_RELAXED) <=
-		connection->room)
-		return true;
-	__warnx(TIRPC_DEBUG_FLAG_WARN,
-		"RDMA: a connection ends: its calls have more segments than there is room for");
-	return false;
-}
-
 bool rdma_chain_post(struct rdma_connection *connection, struct rdma_chain *chain, uint64_t about)
 {
 	struct ibv_send_wr *last = &chain->wr[chain->count - 1];
 
-	if (!take_room(connection, chain)) {
-		SVC_DESTROY(&connection->sm_dr.xprt);
-		rdma_completed(connection, about, IBV_WC_WR_FLUSH_ERR, 0);
-		return false;
-	}
 	if (all_are_signalled(connection->device))
 		for (unsigned i = 0; i < chain->count; i++)
 			chain->wr[i].send_flags = IBV_SEND_SIGNALED;
 	last->wr_id = about;
 	last->send_flags = IBV_SEND_SIGNALED;
+	if (!take_room(connection, chain->count))
+		return give_up(
+			connection, chain, "its calls have more segments than there is room for");
 	if (may_post(connection->device))
 		return post_now(connection, chain);
 	post_later(connection, chain);
@@ -159,10 +191,14 @@ bool rdma_chain_post(struct rdma_connection *connection, struct rdma_chain *chai
 void rdma_completed(struct rdma_connection *connection, uint64_t wr_id, enum ibv_wc_status status,
 	uint32_t length)
 {
-	void *of = (void *)(uintptr_t)(wr_id & ~(uint64_t)RDMA_ABOUT);
-	enum rdma_about about = wr_id & RDMA_ABOUT;
+	unsigned *posted = posted_of(wr_id), count;
 
-	__atomic_sub_fetch(&connection->posted, room_of(wr_id), __ATOMIC_RELAXED);
+	if (posted) {
+		count = take_posted(posted);
+		if (!count)
+			return;
+		give_room(connection, count);
+	}
 	if (status != IBV_WC_SUCCESS &&
 		!(connection->sm_dr.xprt.xp_flags & SVC_XPRT_FLAG_DESTROYING)) {
 		if (status != IBV_WC_WR_FLUSH_ERR)
@@ -170,8 +206,20 @@ void rdma_completed(struct rdma_connection *connection, uint64_t wr_id, enum ibv
 				ibv_wc_status_str(status));
 		SVC_DESTROY(&connection->sm_dr.xprt);
 	}
-	if (about == RDMA_SENT_BACK)
-		rdma_back_sent(of);
-	else if (about)
-		rdma_call_completed(of, about, status == IBV_WC_SUCCESS, length);
+	finish(connection, wr_id, status == IBV_WC_SUCCESS, length);
+}
+
+void rdma_complete_all(struct rdma_connection *connection)
+{
+	for (unsigned i = 0; connection->calls && i < connection->count; i++) {
+		struct rdma_call *call = &connection->calls[i];
+
+		if (call->posted)
+			rdma_completed(
+				connection, rdma_about(call, call->what), IBV_WC_WR_FLUSH_ERR, 0);
+	}
+	for (unsigned i = 0; i < RDMA_BACK; i++)
+		if (connection->back[i].posted)
+			rdma_completed(connection, rdma_about(&connection->back[i], RDMA_SENT_BACK),
+				IBV_WC_WR_FLUSH_ERR, 0);
 }

@@ -3,9 +3,9 @@
  * Connections: asked for, taken or refused, and ended.
  *
  * A connection ends when its peer says so, when something that is posted fails, or when the server
- * wants it: SVC_DESTROY, once. The reaper then moves its queue pair to the error state, where all
- * that is posted completes; the last reference, a call's or a request's, has the reaper take it
- * apart.
+ * wants it: SVC_DESTROY, once. The reaper then destroys its queue pair, and the device's thread
+ * completes what that had: not every device does. The last reference, a call's or a request's, has
+ * the reaper take it apart.
  */
 #include "config.h"
 #include <arpa/inet.h>
@@ -138,6 +138,23 @@ static void ask_the_silent(struct rdma_device *device)
 	}
 }
 
+/* What the reaper has taken the queue pairs from. */
+static void finish_ended(struct rdma_device *device)
+{
+	STAILQ_HEAD(, rdma_connection) ended = STAILQ_HEAD_INITIALIZER(ended);
+	struct rdma_connection *connection;
+
+	pthread_mutex_lock(&device->lock);
+	STAILQ_CONCAT(&ended, &device->ended);
+	pthread_mutex_unlock(&device->lock);
+	while ((connection = STAILQ_FIRST(&ended))) {
+		STAILQ_REMOVE_HEAD(&ended, ended);
+		completions(connection);
+		rdma_complete_all(connection);
+		SVC_RELEASE(&connection->sm_dr.xprt, SVC_RELEASE_FLAG_NONE);
+	}
+}
+
 /* A completion queue is not destroyed before its events are acknowledged, and by no thread but the
  * reaper: the connection is there until then. */
 static void completion_event(struct rdma_device *device)
@@ -173,6 +190,7 @@ static void *device_thread(void *argument)
 		if (ready[1].revents && read(device->wake, &times, sizeof(times)) > 0) {
 			rdma_post_waiting(device);
 			rdma_back_waiting(device);
+			finish_ended(device);
 		}
 		if (ready[0].revents)
 			completion_event(device);
@@ -203,6 +221,7 @@ static struct rdma_device *device_make(struct ibv_context *verbs, const struct r
 	LIST_INIT(&device->connections);
 	STAILQ_INIT(&device->postings);
 	STAILQ_INIT(&device->back);
+	STAILQ_INIT(&device->ended);
 	device->verbs = verbs;
 	device->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	device->pd = ibv_alloc_pd(verbs);
@@ -260,19 +279,24 @@ static size_t buffers_size(const struct rdma_connection *connection)
 	return ((size_t)connection->count * 2 + RDMA_BACK) * RDMA_INLINE;
 }
 
+/* It has a reference, which it passes on to the device's thread where there is more to do. */
 static void disconnect(struct rdma_connection *connection)
 {
-	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+	struct rdma_device *device = connection->device;
 
 	pthread_mutex_lock(&connection->lock);
-	connection->closing = true;
+	__atomic_store_n(&connection->closing, true, __ATOMIC_RELEASE);
 	pthread_mutex_unlock(&connection->lock);
-	if (connection->id->qp) {
-		rdma_disconnect(connection->id);
-		/* Again, for what was posted to a queue pair that had failed by itself. */
-		ibv_modify_qp(connection->id->qp, &attr, IBV_QP_STATE);
+	if (!connection->id->qp) {
+		SVC_RELEASE(&connection->sm_dr.xprt, SVC_RELEASE_FLAG_NONE);
+		return;
 	}
-	SVC_RELEASE(&connection->sm_dr.xprt, SVC_RELEASE_FLAG_NONE);
+	rdma_disconnect(connection->id);
+	rdma_destroy_qp(connection->id);
+	pthread_mutex_lock(&device->lock);
+	STAILQ_INSERT_TAIL(&device->ended, connection, ended);
+	pthread_mutex_unlock(&device->lock);
+	rdma_wake(device);
 }
 
 /* Takes apart what there is of it. */
@@ -283,8 +307,6 @@ static void destroy(struct rdma_connection *connection)
 		LIST_REMOVE(connection, list);
 		pthread_mutex_unlock(&connection->device->lock);
 	}
-	if (connection->id->qp)
-		rdma_destroy_qp(connection->id);
 	if (connection->cq)
 		ibv_destroy_cq(connection->cq);
 	rdma_destroy_id(connection->id);
@@ -497,12 +519,8 @@ static int post_all(struct rdma_connection *connection)
 {
 	int rc = 0;
 
-	for (unsigned i = 0; !rc && i < connection->count; i++) {
-		SVC_REF(&connection->sm_dr.xprt, SVC_REF_FLAG_NONE);
+	for (unsigned i = 0; !rc && i < connection->count; i++)
 		rc = rdma_call_post(&connection->calls[i]);
-		if (rc)
-			SVC_RELEASE(&connection->sm_dr.xprt, SVC_RELEASE_FLAG_NONE);
-	}
 	return rc;
 }
 

@@ -41,6 +41,16 @@ struct rdma_large {
 	uint32_t lkey;
 };
 
+/* What of a call, or of a rdma_back, a completion is about: the low bits of its wr_id, of which the
+ * rest is its address. 0 is one of a chain whose last will tell. */
+enum rdma_about {
+	RDMA_RECEIVED = 1,
+	RDMA_READ = 2,
+	RDMA_SENT = 3,
+	RDMA_SENT_BACK = 4,
+	RDMA_ABOUT = 7
+};
+
 /* A receive that is posted, and the call that comes of it. */
 struct rdma_call {
 	struct xdr_ioq recvq; /* the call as an XDR stream: views of `received` and `read` */
@@ -53,8 +63,9 @@ struct rdma_call {
 	struct rdma_large *read; /* what the read chunks bring */
 	struct rdma_large *reply; /* what goes to the other chunks */
 	struct xdr_ioq *sent; /* the reply, while its own memory is sent from */
-	int32_t references; /* the request's, and one for each chain that is posted */
-	unsigned posted; /* work requests of the chain that is: there is one at a time */
+	int32_t references; /* the request's, and the chain's: there is one at a time */
+	unsigned posted; /* work requests of the chain that the device has */
+	enum rdma_about what; /* the chain is about */
 };
 
 /* A call of the server to a client. */
@@ -63,6 +74,7 @@ struct rdma_back {
 	struct rdma_connection *connection;
 	uint8_t *data; /* RDMA_INLINE bytes */
 	uint32_t length;
+	unsigned posted; /* work requests that the device has */
 };
 
 /* Work requests that are posted together; the last tells of all. */
@@ -70,16 +82,6 @@ struct rdma_chain {
 	unsigned count;
 	struct ibv_send_wr wr[RDMA_CHAIN];
 	struct ibv_sge sge[RDMA_CHAIN];
-};
-
-/* What of a call, or of a rdma_back, a completion is about: the low bits of its wr_id, of which the
- * rest is its address. 0 is one of a chain whose last will tell. */
-enum rdma_about {
-	RDMA_RECEIVED = 1,
-	RDMA_READ = 2,
-	RDMA_SENT = 3,
-	RDMA_SENT_BACK = 4,
-	RDMA_ABOUT = 7
 };
 
 static inline uint64_t rdma_about(const void *of, enum rdma_about what)
@@ -99,14 +101,14 @@ struct rdma_connection {
 	unsigned credits; /* that the peer is granted */
 	unsigned room, posted; /* for work requests to send; that are taken */
 	uint32_t inline_reply; /* bytes that the peer takes in one message */
-	pthread_mutex_t lock; /* over `closing` and posting receives */
-	bool closing; /* no receive is posted any more */
+	pthread_mutex_t lock; /* over `closing` and posting */
+	bool closing; /* nothing is posted any more, and nothing is received */
 	bool counted; /* among the connections that are limited */
 	bool heard; /* something has completed since it was last looked at */
 	bool listed; /* in the device's list */
 	LIST_ENTRY(rdma_connection) list;
 	STAILQ_ENTRY(rdma_connection) disconnect, destroy; /* the reaper's */
-	STAILQ_ENTRY(rdma_connection) dead; /* the device's thread's */
+	STAILQ_ENTRY(rdma_connection) dead, ended; /* the device's thread's */
 	struct rdma_back back[RDMA_BACK];
 	STAILQ_HEAD(, rdma_back) back_unused; /* under the device's lock */
 	/* The device's thread's: what waits until it is granted; what the peer grants; what it has
@@ -124,9 +126,10 @@ struct rdma_device {
 	unsigned users;
 	bool stopping;
 	int wake; /* eventfd: there are postings */
-	pthread_mutex_t lock; /* over `connections`, `postings`, `back` */
+	pthread_mutex_t lock; /* over `connections`, `postings`, `back`, `ended` */
 	STAILQ_HEAD(, rdma_posting) postings; /* of workers that may not */
 	STAILQ_HEAD(, rdma_back) back; /* made, with a reference of the connection */
+	STAILQ_HEAD(, rdma_connection) ended; /* without a queue pair, with a reference */
 	LIST_HEAD(, rdma_connection) connections;
 	time_t asked; /* when silent peers were last asked for */
 	struct rdma_memory *memory;
@@ -152,6 +155,8 @@ void rdma_chain_add(struct rdma_chain *chain, enum ibv_wr_opcode opcode, const u
 bool rdma_chain_post(struct rdma_connection *connection, struct rdma_chain *chain, uint64_t about);
 void rdma_completed(struct rdma_connection *connection, uint64_t wr_id, enum ibv_wc_status status,
 	uint32_t length);
+/* Of a connection that has no queue pair any more: all chains that it had have completed. */
+void rdma_complete_all(struct rdma_connection *connection);
 /* Has the device's thread look for what workers left to it. */
 void rdma_wake(struct rdma_device *device);
 void rdma_post_waiting(struct rdma_device *device);

@@ -280,6 +280,17 @@ def test_connections_that_come_together(rdma, service, raw_client):
         raw.close()
 
 
+def test_clients_that_do_not_wait_for_replies(rdma, connect):
+    """They go while calls run: what these still post, on a queue pair that has failed, no device need complete."""
+    before = rdma.held_by_none()
+    for _ in range(8):
+        raw = connect()
+        for xid in range(32):
+            raw.send(u32(xid, 0) + NULL)
+        raw.close()
+    rdma.wait_for(before)
+
+
 def test_connections_come_and_go_in_silence(rdma, service, connect):
     before = service.lines_logged()
     for _ in range(4):
