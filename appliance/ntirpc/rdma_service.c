@@ -10,6 +10,7 @@
 #include "config.h"
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,6 +75,14 @@ static uint32_t inline_reply(const struct rdma_conn_param *param)
 	if (ntohl(told.magic) != PRIVATE_MAGIC || told.version != 1)
 		return RDMA_INLINE_DEFAULT;
 	return KIB(told.receive) < RDMA_INLINE ? KIB(told.receive) : RDMA_INLINE;
+}
+
+/* An event that made it readable goes with the object that it is about: to read would wait then. */
+static bool never_wait(int fd)
+{
+	int flags = fcntl(fd, F_GETFL);
+
+	return flags >= 0 && !fcntl(fd, F_SETFL, flags | O_NONBLOCK);
 }
 
 /* --- devices ---------------------------------------------------------------------------------- */
@@ -226,7 +235,7 @@ static struct rdma_device *device_make(struct ibv_context *verbs, const struct r
 	device->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	device->pd = ibv_alloc_pd(verbs);
 	device->channel = device->pd ? ibv_create_comp_channel(verbs) : NULL;
-	if (device->channel && device->wake >= 0) {
+	if (device->channel && never_wait(device->channel->fd) && device->wake >= 0) {
 		device->memory =
 			rdma_memory_create(device->pd, attr->memory ? attr->memory : MEMORY);
 		if (!pthread_create(&device->thread, NULL, device_thread, device))
@@ -757,7 +766,7 @@ static int listener_open(struct listener *listener)
 	int rc;
 
 	listener->channel = rdma_create_event_channel();
-	if (!listener->channel)
+	if (!listener->channel || !never_wait(listener->channel->fd))
 		return errno;
 	if (rdma_create_id(listener->channel, &listener->id, NULL, RDMA_PS_TCP))
 		return errno;
