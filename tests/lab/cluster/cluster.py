@@ -22,6 +22,7 @@ POOL = SERVICE = 'tank'
 PORTS = {'tcp': 2049, 'rdma': 20049}
 WATCHDOG = 15  # seconds: nothing is quick on emulated processors
 ACT_TIMEOUT = 900
+SET_BYTES = 2 << 20
 
 
 class Cluster:
@@ -52,8 +53,13 @@ class Cluster:
                                  f'--token {token} --json', rc, timeout=ACT_TIMEOUT)
 
     def serve(self):
+        """A share at the service's address, and a dataset, whose only file has `digest`, at each node's."""
         self.nodes[0].run(f'millrace share create {POOL}/share --mode 0777')
         self.nodes[0].run(f"millrace share set {POOL}/share 'nfs.clients=*:rw' nfs.squash=none")
+        self.nodes[0].run(f'mkdir /state/set && head -c {SET_BYTES} /dev/urandom >/state/set/data && '
+                          f'millrace dataset ingest {POOL}/set /state/set')
+        self.nodes[0].run(f"millrace dataset set {POOL}/set 'nfs.clients=*:ro'")
+        self.digest = self.nodes[0].run('sha256sum </state/set/data').split()[0]
         self.nodes[0].run(f'millrace service create {SERVICE} --pool {POOL} --address {ADDRESS}/24', timeout=ACT_TIMEOUT)
         return self
 
@@ -89,6 +95,10 @@ class Cluster:
     def wait_for_owner(self, node):
         """Until NODE serves."""
         wait_until(lambda: self.owner() is node, ACT_TIMEOUT, f'{node.name} serves', interval=2)
+
+    def address_of(self, node):
+        """Where clients find its reader."""
+        return ADDRESSES[self.nodes.index(node)]
 
     def other(self, node):
         return next(other for other in self.nodes if other is not node)

@@ -7,13 +7,14 @@ import signal
 
 import pytest
 
-from cluster import ADDRESS, CLIENTS, CORE, PORTS, SERVICE, Cluster
+from cluster import ADDRESS, CLIENTS, CORE, POOL, PORTS, SERVICE, Cluster
 from guest import Guest
 from harness.appender import Appender, told  # noqa: F401 (a fixture)
 from harness.host import wait_until
 from node import kernel_of
+from reader import Reader
 
-MINE, ALSO = '/mnt/share', '/mnt/also'
+MINE, ALSO, SET = '/mnt/share', '/mnt/also', '/mnt/set'
 
 
 @pytest.fixture(scope='module')
@@ -42,17 +43,49 @@ def client(lab, cluster):
 
 
 @pytest.fixture(params=['rdma', pytest.param('tcp', marks=pytest.mark.long)])
-def writer(cluster, client, request):
+def transport(request):
+    return request.param
+
+
+@pytest.fixture
+def writer(cluster, client, transport, request):
     """At work in a directory of its own."""
     cluster.wait_until_whole()
     for path, options in ((MINE, ''), (ALSO, ',nosharecache')):
-        client.mount(f'/{SERVICE}/share', path, f'vers=4.1,proto={request.param},timeo=150{options}', PORTS[request.param],
+        client.mount(f'/{SERVICE}/share', path, f'vers=4.1,proto={transport},timeo=150{options}', PORTS[transport],
                      timeout=300)
     client.run(f'mkdir {MINE}/{request.node.name}', timeout=300)
     yield Appender(client, f'{MINE}/{request.node.name}', f'{ALSO}/{request.node.name}')
     client.kill_commands()
     for path in (MINE, ALSO):
         client.run(f'umount -i {path}', timeout=300)
+
+
+@pytest.fixture
+def reader(cluster, client, transport, writer):
+    """Of the dataset, at the node that does not serve the share."""
+    node = cluster.other(cluster.owner())
+    client.mount(f'/{POOL}/set', SET, f'vers=4.1,proto={transport},timeo=150', PORTS[transport], timeout=300,
+                 server=cluster.address_of(node))
+    yield Reader(client, f'{SET}/data', cluster.digest)
+    client.kill_commands()
+    client.run(f'umount -i {SET}', timeout=300)
+
+
+def kill_server(cluster):
+    owner, pid = cluster.serving()
+    owner.run(f'kill -{signal.SIGKILL} {pid}')
+    cluster.wait_for_another_server(owner, pid)
+
+
+def cut_power(cluster):
+    owner = cluster.owner()
+    owner.power_off()
+    cluster.wait_for_owner(cluster.other(owner))
+
+
+def move(cluster):
+    cluster.owner().run(f'millrace service move {SERVICE}', timeout=600)
 
 
 def test_the_cluster_is_whole(cluster):
@@ -63,25 +96,25 @@ def test_the_cluster_is_whole(cluster):
 
 def test_a_planned_move(cluster, writer, told):
     before = cluster.owner()
-    before.run(f'millrace service move {SERVICE}', timeout=600)
+    move(cluster)
     assert cluster.owner() is cluster.other(before)
     told(writer.check())
 
 
 def test_a_server_that_is_killed(cluster, writer, told):
-    owner, pid = cluster.serving()
-    owner.run(f'kill -{signal.SIGKILL} {pid}')
-    cluster.wait_for_another_server(owner, pid)
+    kill_server(cluster)
     told(writer.check())
 
 
-def test_a_node_without_power(cluster, writer, told):
+def test_a_node_without_power(cluster, writer, reader, told):
+    """Who reads a dataset at the other node does not notice."""
     owner = cluster.owner()
     owner.power_off()
     cluster.wait_for_owner(cluster.other(owner))
     why = json.loads(cluster.other(owner).run('millrace node update /state/none --json', rc=4))['error']['message']
     assert f'{owner.name} is offline' in why
     told(writer.check())
+    told(reader.check(writer.gap), 'longest time between readings of the dataset')
 
 
 def test_a_node_that_stands_still_and_goes_on(cluster, writer, told):
@@ -177,7 +210,7 @@ def test_a_drive_is_lost_meanwhile(cluster, writer, told):
 def test_moved_back_at_once(cluster, writer, told):
     owner = cluster.owner()
     for node in (cluster.other(owner), owner):
-        cluster.owner().run(f'millrace service move {SERVICE}', timeout=600)
+        move(cluster)
         assert cluster.owner() is node
     told(writer.check())
 
@@ -234,6 +267,25 @@ def test_a_node_is_drained_and_resumed(cluster, writer, told):
     assert cluster.owner() is cluster.other(owner) and cluster.states()[owner.name] == 'drained'
     told(writer.check())
     owner.run('millrace node resume', timeout=900)
+
+
+def left_behind(cluster):
+    """By the node that serves, and by the other: files in their run directories, and servers."""
+    owner = cluster.owner()
+    return [node.run('find /run/millrace | sort; pgrep -c ganesha.nfsd')
+            for node in (owner, cluster.other(owner))]
+
+
+@pytest.mark.long
+def test_twenty_failovers(cluster, writer, told):
+    """One after the other, all of one writer."""
+    before = left_behind(cluster)
+    for number in range(20):
+        (kill_server, cut_power, move)[number % 3](cluster)
+        writer.more(20)
+        cluster.wait_until_whole()
+    told(writer.check())
+    assert left_behind(cluster) == before
 
 
 # --- the cluster ends -----------------------------------------------------------------------------------

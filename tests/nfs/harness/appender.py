@@ -63,7 +63,7 @@ class Appender:
 
     def check(self):
         """End it; nothing acknowledged is lost, nothing is there twice, and the lock was kept. The longest time
-        without an acknowledgement, in seconds."""
+        without an acknowledgement, in seconds; from when to when is its `gap`."""
         self.more(5)
         assert self.client.call(is_locked, self.also, 'lock')
         told = self._told()
@@ -75,15 +75,16 @@ class Appender:
         assert log == list(range(len(log))) and len(log) >= len(told)
         assert whole and checkpoint == (len(log) - 1) // 10 * 10
         times = [float(when) for _, when in told]
-        return max(later - earlier for earlier, later in zip(times, times[1:]))
+        self.gap = max(zip(times, times[1:]), key=lambda gap: gap[1] - gap[0])
+        return self.gap[1] - self.gap[0]
 
 
 @pytest.fixture
 def told(request, record_property, capsys):
     """Tells a figure with the name of the test."""
-    def tell(seconds):
-        record_property('longest gap', seconds)
+    def tell(seconds, what='longest gap'):
+        record_property(what, seconds)
         with capsys.disabled():
-            print(f'\n{request.node.name}: longest gap {seconds:.1f} s')
+            print(f'\n{request.node.name}: {what} {seconds:.1f} s')
 
     return tell
