@@ -10,7 +10,6 @@
 #include "config.h"
 #include <arpa/inet.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,16 +28,6 @@
 #define POLL 64
 #define LOOK_MS 500 /* a thread looks whether it is to end */
 #define SILENT 15 /* seconds after which a peer is asked whether it is there */
-#define AGAIN_MS 5000 /* a listener looks for its device */
-
-struct listener {
-	struct rpc_dplx_rec sm_dr; /* first */
-	struct rdma_event_channel *channel;
-	struct rdma_cm_id *id;
-	const struct rpc_rdma_attr *attr;
-	pthread_t thread;
-	bool lost; /* its device has gone */
-};
 
 static struct {
 	pthread_mutex_t lock;
@@ -60,14 +49,9 @@ static struct rdma_connection *connection_of(SVCXPRT *xprt)
 #define PRIVATE_MAGIC 0xf6ab0e18
 #define KIB(code) (((uint32_t)(code) + 1) << 10)
 
-struct private_data {
-	uint32_t magic;
-	uint8_t version, flags, send, receive;
-};
-
 static uint32_t inline_reply(const struct rdma_conn_param *param)
 {
-	struct private_data told;
+	struct rdma_private_data told;
 
 	if (!param->private_data || param->private_data_len < sizeof(told))
 		return RDMA_INLINE_DEFAULT;
@@ -75,14 +59,6 @@ static uint32_t inline_reply(const struct rdma_conn_param *param)
 	if (ntohl(told.magic) != PRIVATE_MAGIC || told.version != 1)
 		return RDMA_INLINE_DEFAULT;
 	return KIB(told.receive) < RDMA_INLINE ? KIB(told.receive) : RDMA_INLINE;
-}
-
-/* An event that made it readable goes with the object that it is about: to read would wait then. */
-static bool never_wait(int fd)
-{
-	int flags = fcntl(fd, F_GETFL);
-
-	return flags >= 0 && !fcntl(fd, F_SETFL, flags | O_NONBLOCK);
 }
 
 /* --- devices ---------------------------------------------------------------------------------- */
@@ -235,7 +211,7 @@ static struct rdma_device *device_make(struct ibv_context *verbs, const struct r
 	device->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	device->pd = ibv_alloc_pd(verbs);
 	device->channel = device->pd ? ibv_create_comp_channel(verbs) : NULL;
-	if (device->channel && never_wait(device->channel->fd) && device->wake >= 0) {
+	if (device->channel && rdma_never_wait(device->channel->fd) && device->wake >= 0) {
 		device->memory =
 			rdma_memory_create(device->pd, attr->memory ? attr->memory : MEMORY);
 		if (!pthread_create(&device->thread, NULL, device_thread, device))
@@ -444,7 +420,7 @@ static void listener_unlink(SVCXPRT *xprt, u_int flags, const char *tag, const i
 {
 }
 
-static struct xp_ops listener_ops = {
+struct xp_ops rdma_listener_ops = {
 	.xp_stat = stat,
 	.xp_unlink = listener_unlink, /* it stays until the process ends */
 	.xp_destroy = listener_unlink,
@@ -462,7 +438,7 @@ static void set_address(struct rpc_address *address, const struct sockaddr *from
 }
 
 static struct rdma_connection *connection_make(
-	struct listener *listener, struct rdma_cm_id *id, const struct rdma_conn_param *param)
+	struct rdma_listener *listener, struct rdma_cm_id *id, const struct rdma_conn_param *param)
 {
 	struct rdma_connection *connection = mem_zalloc(sizeof(*connection));
 	SVCXPRT *xprt = &connection->sm_dr.xprt;
@@ -543,7 +519,7 @@ static uint8_t least(int a, int b, int c)
 static int answer(struct rdma_connection *connection, const struct ibv_device_attr *device,
 	const struct rdma_conn_param *asked)
 {
-	struct private_data told = {
+	struct rdma_private_data told = {
 		htonl(PRIVATE_MAGIC), 1, 0, (RDMA_INLINE >> 10) - 1, (RDMA_INLINE >> 10) - 1};
 	struct rdma_conn_param param = {
 		.private_data = &told,
@@ -570,7 +546,8 @@ static void list(struct rdma_connection *connection)
 static int connection_open(struct rdma_connection *connection, const struct rdma_conn_param *asked)
 {
 	SVCXPRT *xprt = &connection->sm_dr.xprt, *parent = xprt->xp_parent;
-	const struct listener *listener = opr_containerof(REC_XPRT(parent), struct listener, sm_dr);
+	const struct rdma_listener *listener =
+		opr_containerof(REC_XPRT(parent), struct rdma_listener, sm_dr);
 	struct ibv_device_attr device;
 	int rc;
 
@@ -620,9 +597,8 @@ static void refuse(struct rdma_cm_id *id, const char *why)
 	rdma_reject(id, NULL, 0);
 }
 
-/* The event is acknowledged by then: an id is not destroyed before that. */
-static void asked(
-	struct listener *listener, struct rdma_cm_id *id, const struct rdma_conn_param *param)
+void rdma_asked(
+	struct rdma_listener *listener, struct rdma_cm_id *id, const struct rdma_conn_param *param)
 {
 	struct rdma_connection *connection;
 	int rc;
@@ -648,108 +624,7 @@ static void asked(
 	SVC_RELEASE(&connection->sm_dr.xprt, SVC_RELEASE_FLAG_NONE);
 }
 
-/* Takes the next event, with the private data of its own: returns false where there is none. */
-static bool next_event(struct listener *listener)
-{
-	struct rdma_cm_event *event;
-	struct rdma_conn_param param;
-	struct private_data told;
-	struct rdma_cm_id *id;
-
-	if (rdma_get_cm_event(listener->channel, &event))
-		return false;
-	id = event->id;
-	switch (event->event) {
-	case RDMA_CM_EVENT_CONNECT_REQUEST:
-		param = event->param.conn;
-		if (param.private_data && param.private_data_len >= sizeof(told)) {
-			memcpy(&told, param.private_data, sizeof(told));
-			param.private_data = &told;
-		} else {
-			param.private_data = NULL;
-		}
-		rdma_ack_cm_event(event);
-		asked(listener, id, &param);
-		return true;
-	case RDMA_CM_EVENT_CONNECT_ERROR:
-	case RDMA_CM_EVENT_UNREACHABLE:
-	case RDMA_CM_EVENT_REJECTED:
-	case RDMA_CM_EVENT_DISCONNECTED:
-	case RDMA_CM_EVENT_DEVICE_REMOVAL:
-		/* The reaper does not destroy the id before the event is acknowledged. */
-		if (id == listener->id)
-			listener->lost = true;
-		else
-			SVC_DESTROY(&((struct rdma_connection *)id->context)->sm_dr.xprt);
-		break;
-	default:
-		break;
-	}
-	rdma_ack_cm_event(event);
-	return true;
-}
-
-/* --- listening -------------------------------------------------------------------------------- */
-
-/* All addresses can be listened on without any device, for those that come. */
-static bool is_there_a_device(void)
-{
-	int count = 0;
-	struct ibv_device **devices = ibv_get_device_list(&count);
-
-	if (devices)
-		ibv_free_device_list(devices);
-	return count;
-}
-
-static int bind_to(struct listener *listener)
-{
-	struct rdma_addrinfo hints = {.ai_flags = RAI_PASSIVE, .ai_port_space = RDMA_PS_TCP},
-			     *found;
-	int rc;
-
-	if (!is_there_a_device())
-		return ENODEV;
-	if (rdma_getaddrinfo(listener->attr->node, listener->attr->port, &hints, &found))
-		return errno;
-	rc = rdma_bind_addr(listener->id, found->ai_src_addr) ||
-			     rdma_listen(listener->id, listener->attr->backlog)
-		     ? errno
-		     : 0;
-	rdma_freeaddrinfo(found);
-	return rc;
-}
-
-/* After its device has gone: on the same address, once one is there again. */
-static void listen_again(struct listener *listener)
-{
-	if (listener->id)
-		rdma_destroy_id(listener->id);
-	listener->id = NULL;
-	if (rdma_create_id(listener->channel, &listener->id, NULL, RDMA_PS_TCP) ||
-		bind_to(listener)) {
-		poll(NULL, 0, AGAIN_MS);
-		return;
-	}
-	listener->lost = false;
-	__warnx(TIRPC_DEBUG_FLAG_EVENT, "RDMA is served again on %s, port %s", listener->attr->node,
-		listener->attr->port);
-}
-
-static void *listener_thread(void *argument)
-{
-	struct listener *listener = argument;
-	struct pollfd ready = {.fd = listener->channel->fd, .events = POLLIN};
-
-	while (!__atomic_load_n(&reaper.stopping, __ATOMIC_ACQUIRE))
-		if (listener->lost)
-			listen_again(listener);
-		else if (poll(&ready, 1, LOOK_MS) > 0)
-			next_event(listener);
-	return NULL;
-}
-
-static int start_reaper(void)
+int rdma_reaper_start(void)
 {
 	int rc = 0;
 
@@ -761,43 +636,9 @@ static int start_reaper(void)
 	return rc;
 }
 
-static int listener_open(struct listener *listener)
+bool rdma_stopping(void)
 {
-	int rc;
-
-	listener->channel = rdma_create_event_channel();
-	if (!listener->channel || !never_wait(listener->channel->fd))
-		return errno;
-	if (rdma_create_id(listener->channel, &listener->id, NULL, RDMA_PS_TCP))
-		return errno;
-	rc = bind_to(listener);
-	if (!rc)
-		rc = start_reaper();
-	return rc ? rc : pthread_create(&listener->thread, NULL, listener_thread, listener);
-}
-
-SVCXPRT *rpc_rdma_ncreatef(const struct rpc_rdma_attr *attr, const u_int sendsize,
-	const u_int recvsize, const uint32_t flags)
-{
-	struct listener *listener = mem_zalloc(sizeof(*listener));
-	int rc;
-
-	rpc_dplx_rec_init(&listener->sm_dr);
-	listener->attr = attr;
-	listener->sm_dr.xprt.xp_type = XPRT_RDMA_RENDEZVOUS;
-	listener->sm_dr.xprt.xp_ops = &listener_ops;
-	listener->sm_dr.xprt.xp_fd = listener->sm_dr.xprt.xp_fd_send = RPC_ANYFD;
-	rc = listener_open(listener);
-	if (!rc)
-		return &listener->sm_dr.xprt;
-	if (listener->id)
-		rdma_destroy_id(listener->id);
-	if (listener->channel)
-		rdma_destroy_event_channel(listener->channel);
-	rpc_dplx_rec_destroy(&listener->sm_dr);
-	mem_free(listener, sizeof(*listener));
-	errno = rc;
-	return NULL;
+	return __atomic_load_n(&reaper.stopping, __ATOMIC_ACQUIRE);
 }
 
 void rpc_rdma_internals_init(void)

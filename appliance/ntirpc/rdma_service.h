@@ -4,7 +4,7 @@
  *
  * Read rdma_header.h (what is on the wire), rdma_memory.c (registered memory), rdma_post.c (what is
  * sent), rdma_call.c (one call from its arrival to its reply), rdma_back.c (calls of the server),
- * rdma_service.c (connections), in this order.
+ * rdma_service.c (connections), rdma_listen.c (where they are asked for), in this order.
  *
  * Threads: one takes the connection manager's events of a listener, one each device's completions;
  * neither waits for anything else. Workers of ntirpc's pool run the calls. What may block, or may
@@ -135,6 +135,21 @@ struct rdma_device {
 	struct rdma_memory *memory;
 };
 
+/* RFC 8797: how much each end takes in one message. */
+struct rdma_private_data {
+	uint32_t magic;
+	uint8_t version, flags, send, receive;
+};
+
+struct rdma_listener {
+	struct rpc_dplx_rec sm_dr; /* first */
+	struct rdma_event_channel *channel;
+	struct rdma_cm_id *ids[2]; /* one for each kind of address */
+	const struct rpc_rdma_attr *attr;
+	pthread_t thread;
+	bool lost; /* its device has gone */
+};
+
 /* rdma_memory.c: large buffers of one device, `limit` bytes of them at most */
 struct rdma_memory *rdma_memory_create(struct ibv_pd *pd, size_t limit);
 void rdma_memory_destroy(struct rdma_memory *memory);
@@ -176,5 +191,19 @@ void rdma_back_sent(struct rdma_back *back);
 /* A message has come: if it answers a call, others may be sent. */
 void rdma_back_received(struct rdma_connection *connection, const struct rdma_header *header,
 	const uint8_t *message, uint32_t length);
+
+/* rdma_service.c */
+extern struct xp_ops rdma_listener_ops;
+/* Takes a connection, or refuses it. The event that told of it has been acknowledged: an id is not
+ * destroyed before that. */
+void rdma_asked(
+	struct rdma_listener *listener, struct rdma_cm_id *id, const struct rdma_conn_param *param);
+int rdma_reaper_start(void);
+/* The process ends. */
+bool rdma_stopping(void);
+
+/* rdma_listen.c: an event that made it readable goes with the object that it is about; to read
+ * would wait then. False: it cannot be had. */
+bool rdma_never_wait(int fd);
 
 #endif
