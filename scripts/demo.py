@@ -155,13 +155,17 @@ def returned(remote):
     return json.loads(remote.wait(timeout=1800).stdout.decode().rstrip('\n').rsplit('\n', 1)[-1])
 
 
+def take_away(pool, *numbers):
+    for i in numbers:
+        os.rename(pool.devices[i], f'{pool.devices[i]}.away')
+        note(f'device {pool.devices[i]} is gone')
+
+
 def lose_two_devices(client, pool, wanted):
     say('Two of six devices are lost while the client reads and writes')
     reader = client.spawn_call(digest_tree, '/mnt/fashion/images')
     writer = client.spawn_call(write_checkpoint, '/mnt/models/during-loss', CHECKPOINT_MIB)
-    for i in (1, 4):
-        os.unlink(pool.devices[i])
-        note(f'device {pool.devices[i]} is gone')
+    take_away(pool, 1, 4)
     sha = returned(writer)
     got = returned(reader)
     images = {k[len('images/'):]: v for k, v in wanted.items() if k.startswith('images/')}
@@ -194,6 +198,17 @@ def crash_under_a_writer(client, server):
     if client.call(count_records, '/mnt/models/log', count, timeout=300) != count:
         raise SystemExit('demo: an acknowledged record is lost')
     note(f'the writer went on by itself; all {count} records are there')
+
+
+def take_two_back(pool):
+    say('The two devices are there again: they get what they missed, and two others are lost')
+    for i in (1, 4):
+        os.rename(f'{pool.devices[i]}.away', pool.devices[i])
+    show(pool, 'pool', 'attach', 'tank')
+    if lost_devices(pool):
+        raise SystemExit('demo: a device is not in use again')
+    take_away(pool, 0, 5)
+    host.wait_until(lambda: lost_devices(pool) == 2, 60, 'both devices are dropped')
 
 
 def main():
@@ -231,6 +246,7 @@ def main():
 
             lose_two_devices(client, pool, wanted)
             crash_under_a_writer(client, server)
+            take_two_back(pool)
 
             say('After all that')
             client.drop_caches()
@@ -251,7 +267,7 @@ def main():
     print(f"""
    Ingested {len(wanted)} files from Debian packages into an erasure-coded pool (4+2), served
    them with a writable share to a Linux NFSv4.1 client, compared every byte, lost two devices
-   and a server process on the way, and compared again.
+   and a server process on the way, took the devices back, lost two others, and compared again.
 
    To go on: the pool is still in {workdir}; try
      {os.path.relpath(MILLRACE, TOP)} pool status tank --state-dir {pool.state_dir} --run-dir {pool.run_dir}

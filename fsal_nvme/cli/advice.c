@@ -83,20 +83,25 @@ static void advise_device(struct advice *a, const struct pool_device_status *d)
 		what(a, "device %u (domain %s) is missing; %s: its header cannot be read", d->id,
 			d->domain, a->status->unreadable);
 		next(a, "look at `dmesg`, cables and the drive before the pool is written to: "
-			"without it, it is not used again");
+			"without it, it lacks something");
 	} else if (d->state == DEVICE_MISSING) {
 		what(a, "device %u (domain %s) is missing", d->id, d->domain);
 		next(a,
 			"attach it, and let `millrace pool import %s` look for it; once the pool "
-			"was written to without it, it is not used again",
-			a->pool);
+			"was written to without it, it lacks something, and `millrace pool attach "
+			"%s` takes it back",
+			a->pool, a->pool);
 	} else if (d->state == DEVICE_DROPPED) {
 		what(a, "device %u (%s, domain %s) missed writes and is not used any more", d->id,
 			d->path[0] ? d->path : "path not known", d->domain);
 		next(a,
-			"look at `dmesg`, cables and %s; what it held is rebuilt from the others "
-			"when it is read",
-			drive_check(d, check, sizeof(check)));
+			"look at `dmesg`, cables and %s; when it is well, `millrace pool attach "
+			"%s` takes it back and makes it whole",
+			drive_check(d, check, sizeof(check)), a->pool);
+	} else if (d->suspect) {
+		what(a, "device %u (%s, domain %s) was away and is not whole yet", d->id, d->path,
+			d->domain);
+		next(a, "`millrace pool attach %s` puts there what it lacks", a->pool);
 	} else if (d->read_errors + d->write_errors + d->checksum_errors) {
 		advise_errors(a, d);
 	}
@@ -148,15 +153,15 @@ static void next_of_losses(struct advice *a)
 
 	if (more)
 		next(a,
-			"attach %s and serve the pool again: what a device still has is read where "
-			"checksums prove it; `millrace pool check %s` names the files that cannot "
-			"be read; copy the data to a new pool",
-			a->missing ? "what is missing" : "all devices", a->pool);
+			"attach %s; `millrace pool attach %s` takes devices back, and what one "
+			"still has is read where checksums prove it; `millrace pool check %s` "
+			"names the files that cannot be read",
+			a->missing ? "what is missing" : "all devices", a->pool, a->pool);
 	else
 		next(a,
-			"keep the others attached%s; a device that missed writes is written no "
-			"more: plan to copy the data to a new pool",
-			a->missing ? ", and attach what is missing" : "");
+			"keep the others attached%s; one that missed writes is written again once "
+			"`millrace pool attach %s` has taken it back",
+			a->missing ? ", and attach what is missing" : "", a->pool);
 }
 
 static void advise_losses(struct advice *a)
@@ -298,6 +303,15 @@ static unsigned devices_in(const struct pool_status *s, enum device_state state)
 unsigned pool_devices_away(const struct pool_status *s)
 {
 	return s->device_count - devices_in(s, DEVICE_ACTIVE);
+}
+
+unsigned pool_devices_suspect(const struct pool_status *s)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < s->device_count; i++)
+		count += s->devices[i].suspect;
+	return count;
 }
 
 json_t *pool_advice(const struct pool_status *status)

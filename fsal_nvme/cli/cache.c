@@ -150,48 +150,106 @@ int directory_make(const char *path, struct error *error)
 	}
 }
 
-static json_t *describe(const struct found_pool *found)
+static bool has_path(const json_t *devices, const char *path)
+{
+	const json_t *device;
+	size_t i;
+
+	json_array_foreach(devices, i, device)
+	{
+		const char *known = member(device, "path");
+
+		if (known && !strcmp(known, path))
+			return true;
+	}
+	return false;
+}
+
+static void add_device(json_t *devices, const char *path)
+{
+	json_t *device = json_object();
+	char identity[IDENTITY_MAX];
+
+	identity_of(path, identity);
+	put_text(device, "path", path);
+	put_text(device, "identity", identity);
+	json_array_append_new(devices, device);
+}
+
+/* Those that are away: they may come back under the name that they had. */
+static void keep_missing(json_t *devices, const json_t *before)
+{
+	json_t *device;
+	size_t i;
+
+	json_array_foreach(before, i, device)
+	{
+		const char *path = member(device, "path");
+
+		if (json_array_size(devices) < POOL_DEVICES_MAX && path && access(path, F_OK) &&
+			!has_path(devices, path))
+			json_array_append(devices, device);
+	}
+}
+
+static json_t *describe(const struct command *command, const struct found_pool *found)
 {
 	json_t *root = json_object(), *devices = json_array();
+	json_t *before = load(command, found->summary.name);
 
 	put_integer(root, "schema", 1);
 	put_text(root, "name", found->summary.name);
 	json_object_set_new(root, "uuid", json_uuid(found->summary.uuid));
-	for (unsigned i = 0; i < found->set.count; i++) {
-		json_t *device = json_object();
-		char identity[IDENTITY_MAX];
-
-		identity_of(found->set.paths[i], identity);
-		put_text(device, "path", found->set.paths[i]);
-		put_text(device, "identity", identity);
-		json_array_append_new(devices, device);
-	}
+	for (unsigned i = 0; i < found->set.count; i++)
+		add_device(devices, found->set.paths[i]);
+	if (json_equal(json_object_get(before, "uuid"), json_object_get(root, "uuid")))
+		keep_missing(devices, json_object_get(before, "devices"));
 	json_object_set_new(root, "devices", devices);
+	json_decref(before);
 	return root;
 }
 
-/* Written beside and renamed, so that a reader sees the old or the new one. */
-int cache_save(const struct command *command, const struct found_pool *found, struct error *error)
+/* Written beside and renamed, so that a reader sees the old or the new one. Takes `root`. */
+static int store(const struct command *command, const char *name, json_t *root, struct error *error)
 {
 	char dir[4096], path[4096], fresh[4096];
-	const char *name = found->summary.name;
-	json_t *root;
 	int rc = cache_path(command, name, "", path, sizeof(path));
 
 	if (!rc)
 		rc = cache_path(command, name, ".new", fresh, sizeof(fresh));
 	if (rc)
-		return error_set(error, rc, command_state_dir(command), "the name is too long");
+		error_set(error, rc, command_state_dir(command), "the name is too long");
 	snprintf(dir, sizeof(dir), "%.4000s/pools", command_state_dir(command));
-	rc = directory_make(dir, error);
-	if (rc)
-		return rc;
-	root = describe(found);
-	if (json_dump_file(root, fresh, JSON_INDENT(1)) || rename(fresh, path))
+	if (!rc)
+		rc = directory_make(dir, error);
+	if (!rc && (json_dump_file(root, fresh, JSON_INDENT(1)) || rename(fresh, path)))
 		rc = error_set(error, errno ? -errno : -EIO, path, "it cannot be written: %s",
 			strerror(errno));
 	json_decref(root);
 	return rc;
+}
+
+int cache_save(const struct command *command, const struct found_pool *found, struct error *error)
+{
+	return store(command, found->summary.name, describe(command, found), error);
+}
+
+int cache_add(
+	const struct command *command, const char *name, const json_t *paths, struct error *error)
+{
+	json_t *root = load(command, name), *devices = json_object_get(root, "devices"), *path;
+	size_t i;
+
+	if (!json_is_array(devices)) {
+		json_decref(root);
+		return 0;
+	}
+	json_array_foreach((json_t *)paths, i, path)
+	{
+		if (!has_path(devices, json_string_value(path)))
+			add_device(devices, json_string_value(path));
+	}
+	return store(command, name, root, error);
 }
 
 void cache_remove(const struct command *command, const char *name)

@@ -77,6 +77,9 @@ int pool_find(
 int cache_load(
 	const struct command *command, const char *name, struct device_set *set, uint8_t uuid[16]);
 int cache_save(const struct command *command, const struct found_pool *found, struct error *error);
+/* These, a JSON array, are devices of a pool that is in the cache. */
+int cache_add(
+	const struct command *command, const char *name, const json_t *paths, struct error *error);
 void cache_remove(const struct command *command, const char *name);
 /* Paths of its devices as last seen, whether they are there or not: a JSON array. */
 json_t *cache_paths(const struct command *command, const char *name);
@@ -167,6 +170,7 @@ int command_pool_export(struct command *command);
 int command_pool_list(struct command *command);
 int command_pool_destroy(struct command *command);
 int command_pool_status(struct command *command);
+int command_pool_attach(struct command *command);
 int command_pool_iostat(struct command *command);
 int command_serve(struct command *command);
 int command_status(struct command *command);

@@ -533,3 +533,40 @@ int command_pool_destroy(struct command *c)
 	let_go(&held);
 	return rc;
 }
+
+/* --- attach ------------------------------------------------------------------------------ */
+
+/* All of its devices that can be found, whatever they are called now. */
+static int find_devices(struct command *c, const char *name)
+{
+	json_t *paths = json_array();
+	struct found_pool found;
+	int rc;
+
+	c->everywhere = true;
+	rc = pool_find(c, name, &found, &c->error);
+	if (!rc) {
+		for (unsigned i = 0; i < found.summary.devices_found; i++)
+			json_array_append_new(paths, json_string(found.set.paths[i]));
+		json_object_set(c->args, "device", paths);
+		found_free(&found);
+	}
+	json_decref(paths);
+	return rc;
+}
+
+int command_pool_attach(struct command *c)
+{
+	char name[POOL_NAME_MAX + 1];
+	int rc = object_split(pool_argument(c), name, NULL, &c->error), saved = 0;
+
+	if (!rc && !json_object_get(c->args, "device"))
+		rc = find_devices(c, name);
+	if (rc)
+		return rc;
+	rc = command_run_on_pool(c);
+	/* One that is in use, and not found by the next verb, would be dropped by it. */
+	if (json_object_get(c->result, "resilver"))
+		saved = cache_add(c, name, json_object_get(c->args, "device"), &c->error);
+	return rc ? rc : saved;
+}

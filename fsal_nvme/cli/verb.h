@@ -130,6 +130,7 @@ int verb_pool_iostat(struct verb_call *call);
 int verb_pool_get(struct verb_call *call);
 int verb_pool_set(struct verb_call *call);
 int verb_pool_check(struct verb_call *call);
+int verb_pool_attach(struct verb_call *call);
 int verb_dataset_ingest(struct verb_call *call);
 int verb_dataset_seal(struct verb_call *call);
 int verb_dataset_verify(struct verb_call *call);
@@ -163,6 +164,8 @@ json_t *pool_advice(const struct pool_status *status);
 void advice_add(json_t *list, const char *what, const char *next);
 /* Devices that are missing or dropped. */
 unsigned pool_devices_away(const struct pool_status *status);
+/* ... that are active and not whole. */
+unsigned pool_devices_suspect(const struct pool_status *status);
 /* --- property.c -------------------------------------------------------------------------- */
 
 enum property_scope { PROPERTY_POOL = 1 << 0, PROPERTY_SHARE = 1 << 1, PROPERTY_DATASET = 1 << 2 };

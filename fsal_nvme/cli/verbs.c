@@ -68,6 +68,10 @@ static const struct parameter pool_get_args[] = {POOL, PROPERTIES, END};
 static const struct parameter pool_set_args[] = {POOL, ASSIGNMENTS, END};
 static const struct parameter pool_check_args[] = {
 	POOL, {"repair", VALUE_FLAG, 0, 0, 0, NULL, "rewrite what is bad from the rest"}, END};
+static const struct parameter pool_attach_args[] = {POOL,
+	{"device", VALUE_PATH, MANY_PLACE, 0, 0, "DEVICE",
+		"only these; all that are found, without"},
+	END};
 static const struct parameter pool_destroy_args[] = {POOL, YES, END};
 
 static const struct parameter dataset_ingest_args[] = {VOLUME("dataset"),
@@ -177,6 +181,8 @@ const struct verb verb_table[] = {
 	{"pool", "set", "change properties of a pool", VERB_CHANGES, pool_set_args, verb_pool_set},
 	{"pool", "check", "read and check everything", VERB_LOOKS, pool_check_args,
 		verb_pool_check},
+	{"pool", "attach", "take devices back that were dropped, and make them whole", 0,
+		pool_attach_args, verb_pool_attach},
 	{"pool", "destroy", "destroy a pool and all it holds", VERB_DESTROYS, pool_destroy_args,
 		NULL},
 	{"dataset", "ingest", "copy a directory into a new dataset and seal it", 0,

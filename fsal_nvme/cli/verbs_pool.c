@@ -23,6 +23,7 @@ static json_t *device_json(const struct pool_device_status *d)
 	put_text(row, "domain", d->domain);
 	json_object_set_new(row, "uuid", json_uuid(d->uuid));
 	put_text(row, "state", device_states[d->state]);
+	put_bool(row, "whole", d->state == DEVICE_ACTIVE && !d->suspect);
 	put_integer(row, "size", d->size);
 	put_integer(row, "slots", d->slots);
 	put_integer(row, "slots_used", d->slots_used);
@@ -38,7 +39,8 @@ static const char *health(const struct pool_status *s)
 {
 	if (s->failure && s->failure != -EROFS) /* that is one of too few devices: it reads */
 		return "failed";
-	return pool_devices_away(s) || s->segments_degraded ? "degraded" : "healthy";
+	return pool_devices_away(s) || pool_devices_suspect(s) || s->segments_degraded ? "degraded"
+										       : "healthy";
 }
 
 static json_t *use_json(const struct pool_use *use)

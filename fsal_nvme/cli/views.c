@@ -77,6 +77,7 @@ static const struct field space[] = {
 static const struct field devices[] = {
 	{"id", "ID", FIELD_NUMBER},
 	{"state", "STATE", FIELD_TEXT},
+	{"whole", "WHOLE", FIELD_BOOL},
 	{"size", "SIZE", FIELD_BYTES},
 	{"slots_used", "USED", FIELD_NUMBER},
 	{"slots", "SLOTS", FIELD_NUMBER},
@@ -135,6 +136,16 @@ static const struct field check[] = {
 	{"bytes", "bytes of files", FIELD_BYTES},
 	{"bad_files", "bad files", FIELD_NUMBER},
 	{"bad_metadata", "bad metadata", FIELD_NUMBER},
+	END,
+};
+static const struct field resilver[] = {
+	{"devices", "devices", FIELD_NUMBER},
+	{"segments", "segments", FIELD_NUMBER},
+	{"blocks", "blocks", FIELD_NUMBER},
+	{"written_blocks", "written blocks", FIELD_NUMBER},
+	{"lost_blocks", "lost blocks", FIELD_NUMBER},
+	{"waiting_segments", "waiting segments", FIELD_NUMBER},
+	{"whole", "whole", FIELD_BOOL},
 	END,
 };
 static const struct field properties[] = {
@@ -230,6 +241,7 @@ const struct view view_table[] = {
 	{"pool", "iostat", "volumes", "", NULL, volume_io, false},
 	{"pool", "get", "properties", NULL, "No properties.", properties, false},
 	{"pool", "check", "check", NULL, NULL, check, false},
+	{"pool", "attach", "resilver", NULL, NULL, resilver, false},
 	{"dataset", "ingest", "ingest", NULL, NULL, ingest, false},
 	{"dataset", "list", "datasets", NULL, "No datasets.", datasets, false},
 	{"dataset", "get", "properties", NULL, "No properties.", properties, false},

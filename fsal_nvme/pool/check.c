@@ -131,7 +131,7 @@ static void look_bad(struct check *check, struct looks *looks, unsigned i, void 
 		check->report->repaired_blocks++;
 }
 
-static void header_expected(struct pool *pool, const struct segment *segment, unsigned chunk,
+void chunk_header_expect(struct pool *pool, const struct segment *segment, unsigned chunk,
 	struct chunk_header *header)
 {
 	const struct segment_row *row = &segment->row;
@@ -150,7 +150,7 @@ static void header_expected(struct pool *pool, const struct segment *segment, un
 }
 
 /* A chunk that was moved has a greater generation than the others. */
-static bool header_right(const struct chunk_header *want, const struct chunk_header *got)
+bool chunk_header_right(const struct chunk_header *want, const struct chunk_header *got)
 {
 	return memcmp(want->pool, got->pool, sizeof(want->pool)) == 0 &&
 	       want->segment == got->segment && want->generation >= got->generation &&
@@ -170,9 +170,9 @@ static int check_headers(struct check *check, struct looks *looks)
 		look_at(check, looks, i, segment_header_offset(check->pool, segment, i));
 	result = looks_read(check, looks);
 	for (unsigned i = 0; !result && i < looks->count; i++) {
-		header_expected(check->pool, segment, looks->chunk[i], &want);
+		chunk_header_expect(check->pool, segment, looks->chunk[i], &want);
 		if (!looks->ios[i].result && !chunk_header_decode(&got, look_block(looks, i)) &&
-			header_right(&want, &got))
+			chunk_header_right(&want, &got))
 			continue;
 		look_bad(check, looks, i,
 			chunk_header_encode(&want, look_block(looks, i)) ? NULL
@@ -246,21 +246,20 @@ static int check_pages(struct check *check, struct looks *looks)
 	return result;
 }
 
-/* --- bands -------------------------------------------------------------------------------- */
-
-static void write_back(
-	struct check *check, const struct band *band, unsigned chunk, uint8_t *bytes, uint64_t bits)
+int pages_mend(struct pool *pool, struct segment *segment, struct pool_check_report *report)
 {
-	for (; bits; bits &= bits - 1) {
-		unsigned i = (unsigned)__builtin_ctzll(bits);
+	struct check check = {.pool = pool, .repair = true, .report = report};
+	struct looks *looks;
+	int result = looks_create(&check, segment, &looks);
 
-		if (!repair_now(check->pool, band->segment, chunk,
-			    segment_block_offset(
-				    check->pool, band->segment, chunk, band->block + i),
-			    bytes + (size_t)i * BLOCK_SIZE, BLOCK_SIZE))
-			check->report->repaired_blocks++;
-	}
+	if (result)
+		return result;
+	result = check_pages(&check, looks);
+	looks_free(&check, looks);
+	return result;
 }
+
+/* --- bands -------------------------------------------------------------------------------- */
 
 /* Rebuilds the blocks of one chunk that are bad, or that are missing data. */
 static int judge_chunk(struct check *check, struct band *band, unsigned chunk)
@@ -287,7 +286,8 @@ static int judge_chunk(struct check *check, struct band *band, unsigned chunk)
 					    : "too few blocks of its row are right");
 	check->report->lost_blocks += (unsigned)__builtin_popcountll(bad & ~proven);
 	if (present && check->repair)
-		write_back(check, band, chunk, source->memory, proven);
+		check->report->repaired_blocks += repair_blocks_now(
+			check->pool, band->segment, chunk, band->block, source->memory, proven);
 	return 0;
 }
 
@@ -404,8 +404,7 @@ static uint64_t run_end(const struct segment *segment, uint64_t *block)
 	return (uint64_t)row * layout->blocks;
 }
 
-/* The next band at or behind *block; 0: there is none. */
-static unsigned band_next(struct segment *segment, uint64_t *block)
+unsigned band_next(struct segment *segment, uint64_t *block)
 {
 	uint64_t end, page_end;
 
@@ -472,7 +471,7 @@ static int check_segment(struct check *check, struct segment *segment)
 	return result ? result : check_bands(check, segment);
 }
 
-static uint64_t segment_blocks(struct segment *segment)
+uint64_t segment_blocks(struct segment *segment)
 {
 	uint64_t rows = 0;
 

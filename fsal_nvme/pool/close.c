@@ -21,6 +21,7 @@
 #include <assert.h>
 
 #include "pool/env.h"
+#include "pool/read.h"
 #include "pool/row.h"
 
 #define PIECE_BLOCKS 256u
@@ -140,24 +141,13 @@ static int piece_make_room(struct piece **piece)
 	return full ? piece_run(piece) : 0;
 }
 
-/* Where a page says whose it is. */
-static void page_begin(struct piece *p, unsigned of, uint32_t index, struct checksum_page *page)
-{
-	memset(page, 0, sizeof(*page));
-	memcpy(page->pool, p->pool->header.pool, sizeof(page->pool));
-	page->segment = p->segment->id;
-	page->generation = p->segment->row.generation;
-	page->chunk = (uint8_t)of;
-	page->index = index;
-}
-
 static int encode_page(
 	struct piece *p, unsigned of, uint32_t index, uint64_t blocks, struct checksum_page *page)
 {
 	const struct layout *layout = &p->segment->layout;
 	uint64_t first = (uint64_t)index * PAGE_ENTRIES;
 
-	page_begin(p, of, index, page);
+	page_expect(p->pool, p->segment, of, index, page);
 	page->count = (uint32_t)(blocks - first < PAGE_ENTRIES ? blocks - first : PAGE_ENTRIES);
 	for (uint32_t i = 0; i < page->count; i++) {
 		uint64_t row = (first + i) / layout->blocks, block = (first + i) % layout->blocks;

@@ -180,7 +180,7 @@ static void mark_lost(struct pool *pool, uint64_t lost)
 		if (!member_usable(&pool->devices[i]))
 			continue;
 		d->state = dropped ? DEVICE_DROPPED : DEVICE_ACTIVE;
-		d->dropped_lsn = dropped ? lsn : 0;
+		d->dropped_lsn = dropped ? lsn : pool->devices[i].label.dropped_lsn;
 	}
 	pthread_mutex_unlock(&pool->label_lock);
 }
@@ -228,6 +228,7 @@ static void take_out(struct pool *pool, uint64_t lost)
 		member->label = pool->label.devices[i];
 		pthread_mutex_unlock(&pool->label_lock);
 		atomic_store(&member->state, DEVICE_DROPPED);
+		atomic_store(&member->suspect_before, 0);
 		log_warning(
 			"pool %s: device %u (%s) is dropped", pool->label.name, i, member->path);
 	}

@@ -345,8 +345,8 @@ static void take_label(struct pool *pool, const struct label *label)
 		struct member *member = &pool->devices[i];
 
 		member->label = label->devices[i];
-		if (label->devices[i].state == DEVICE_DROPPED)
-			atomic_store(&member->state, DEVICE_DROPPED);
+		if (label->devices[i].state == DEVICE_DROPPED || member->device)
+			atomic_store(&member->state, label->devices[i].state);
 	}
 }
 

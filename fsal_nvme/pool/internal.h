@@ -54,8 +54,11 @@ enum {
 
 /* One member of the pool; pool->devices[id], for all ids < pool->device_count. */
 struct member {
-	struct device *device; /* NULL when it is missing */
+	struct device *_Atomic device; /* NULL when it is missing; another once it is back */
 	_Atomic int state; /* enum device_state; ACTIVE is the only one that is read or written */
+	/* Active, but not whole (attach.c): it may lack what segments of smaller ids have there. 0:
+	 * it is whole. */
+	_Atomic uint64_t suspect_before;
 	_Atomic bool failing; /* a write or flush failed: pool_drop_failing() drops it */
 	struct device_header header;
 	struct label_device label;
@@ -74,6 +77,11 @@ struct member {
 static inline bool member_usable(const struct member *member)
 {
 	return atomic_load(&member->state) == DEVICE_ACTIVE;
+}
+/* What that segment has on it may not be there. */
+static inline bool member_lacks(const struct member *member, uint64_t segment)
+{
+	return !member_usable(member) || segment < atomic_load(&member->suspect_before);
 }
 
 /*
@@ -95,6 +103,15 @@ int pool_drop_failing(struct pool *pool);
  * Waits. A member that fails is dropped. (device.c)
  */
 int pool_flush(struct pool *pool, uint64_t members);
+/* Labels say that it is active and not whole. (attach.c) */
+static inline bool label_device_suspect(const struct label_device *d)
+{
+	return d->state == DEVICE_ACTIVE && d->dropped_lsn;
+}
+/* An opening of this epoch goes on with what is not whole. (attach.c) */
+void members_suspect(struct pool *pool, uint64_t before);
+/* A device that was dropped is away; its handle stays until the pool is closed. (attach.c) */
+void retired_close(struct pool *pool);
 /* The pool stops serving: all waiters are told `error`. Any thread. */
 void pool_fail(struct pool *pool, int error, const char *why);
 
@@ -635,6 +652,8 @@ void segment_forget_chore(struct segment *segment);
 /* Does what is listed, in order; `closing`: not only what frees. What fails stays listed, and what
  * is behind it. Waits; with maintain_lock, or before there are other threads. */
 int chores_do(struct pool *pool, bool closing);
+/* The same, and the stock filled. Any thread; waits. */
+int maintain_round(struct pool *pool);
 
 /* --- the pool
  * --------------------------------------------------------------------------------------- */
@@ -716,7 +735,9 @@ struct pool {
 	uint64_t rooted_at; /* slots_lock: engine_clock() */
 	atomic_bool root_wanted; /* readers are to see what has changed */
 	uint64_t rooted_lsn; /* slots_lock: of the root that all devices have */
-	pthread_mutex_t drop_lock; /* one pool_drop_failing() at a time */
+	pthread_mutex_t drop_lock; /* one pool_drop_failing(), or pool_attach(), at a time */
+	struct retired *retired; /* drop_lock */
+	atomic_bool resilvering; /* or a device is being attached */
 
 	_Atomic uint64_t row_bytes; /* memory of rows in use */
 	pthread_mutex_t row_lock;

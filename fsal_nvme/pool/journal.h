@@ -254,8 +254,8 @@ bool record_next(struct reader *r, struct record *record);
 /* --- journal_copy.c ------------------------------------------------------------------------- */
 
 /*
- * Chooses parity + 1 members that are usable and not failing: those of `old` (may be NULL) that
- * still are, then others from the domains that have the fewest. -EIO: there are not so many.
+ * Chooses parity + 1 members that are usable and not failing, each from the domains that have the
+ * fewest so far; among these those of `old` (may be NULL). -EIO: there are not so many.
  */
 int journal_choose(struct pool *pool, const struct copies *old, struct copies *copies);
 /* Sees to it that all of `copies` hold the batches from w->at up to w->stop. -EAGAIN: a member of

@@ -39,7 +39,16 @@ static unsigned in_domain(const struct copies *copies, const struct member *memb
 	return count;
 }
 
-static struct member *best_addition(struct pool *pool, const struct copies *copies)
+static bool is_better(const struct copies *old, const struct copies *copies,
+	const struct member *member, const struct member *best)
+{
+	unsigned here = in_domain(copies, member), there = in_domain(copies, best);
+
+	return here < there || (here == there && old && holds(old, member) && !holds(old, best));
+}
+
+static struct member *best_addition(
+	struct pool *pool, const struct copies *old, const struct copies *copies)
 {
 	struct member *best = NULL;
 
@@ -48,7 +57,7 @@ static struct member *best_addition(struct pool *pool, const struct copies *copi
 
 		if (!is_fit(member) || holds(copies, member))
 			continue;
-		if (!best || in_domain(copies, member) < in_domain(copies, best))
+		if (!best || is_better(old, copies, member, best))
 			best = member;
 	}
 	return best;
@@ -57,12 +66,8 @@ static struct member *best_addition(struct pool *pool, const struct copies *copi
 int journal_choose(struct pool *pool, const struct copies *old, struct copies *copies)
 {
 	copies->count = 0;
-	for (unsigned i = 0; old && i < old->count; i++) {
-		if (is_fit(old->member[i]))
-			copies->member[copies->count++] = old->member[i];
-	}
 	while (copies->count < pool->header.parity + 1u) {
-		struct member *member = best_addition(pool, copies);
+		struct member *member = best_addition(pool, old, copies);
 
 		if (!member)
 			return -EIO;

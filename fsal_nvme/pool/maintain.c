@@ -24,6 +24,17 @@ static int round_of_work(struct pool *pool)
 	return rc;
 }
 
+int maintain_round(struct pool *pool)
+{
+	int rc;
+
+	pthread_mutex_lock(&pool->maintain_lock);
+	rc = round_of_work(pool);
+	checkpoint_measure(pool);
+	pthread_mutex_unlock(&pool->maintain_lock);
+	return rc;
+}
+
 /* One that fails has used room in the journal, and will fail again while nothing was freed: the
  * pauses grow. */
 static int try_checkpoint(struct pool *pool)
@@ -62,10 +73,7 @@ int pool_maintain(struct pool *pool)
 	if (rc)
 		return rc;
 	rest_round(pool);
-	pthread_mutex_lock(&pool->maintain_lock);
-	rc = round_of_work(pool);
-	checkpoint_measure(pool);
-	pthread_mutex_unlock(&pool->maintain_lock);
+	rc = maintain_round(pool);
 	/* All the more when the round lacked room in it. */
 	if (journal_wants_checkpoint(pool) || rest_wants_root(pool))
 		checkpoint = try_checkpoint(pool);

@@ -131,9 +131,10 @@ static void drop_missing(struct opening *o, uint64_t lsn)
 
 		if (d->state == DEVICE_ACTIVE && !o->present[i]) {
 			d->state = DEVICE_DROPPED;
-			d->dropped_lsn = lsn;
+			d->dropped_lsn = lsn ? lsn : 1;
 			o->pool->devices[i].label = *d;
 			atomic_store(&o->pool->devices[i].state, DEVICE_DROPPED);
+			atomic_store(&o->pool->devices[i].suspect_before, 0);
 			log_warning("pool %s: device %u is missing and dropped",
 				o->pool->label.name, i);
 		}
@@ -234,6 +235,8 @@ static int open_for_writing(struct opening *o)
 	int rc = opening_claim(o);
 
 	if (!rc)
+		members_suspect(o->pool, o->pool->epoch << 32);
+	if (!rc)
 		rc = load(o, &end, &window);
 	if (!rc)
 		rc = take_over(o, &end, window);
@@ -248,6 +251,7 @@ static int open_for_reading(struct opening *o)
 	uint64_t window;
 
 	o->pool->epoch = o->best.epoch;
+	members_suspect(o->pool, UINT64_MAX);
 	return load(o, &end, &window);
 }
 

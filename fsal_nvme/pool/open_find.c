@@ -90,6 +90,7 @@ static int member_open(struct opening *o, unsigned id)
 	struct found *f = find_member(o, id);
 	bool look = o->options->read_only || o->options->reader || o->rehearsal;
 	unsigned flags = look ? DEVICE_READ_ONLY : DEVICE_EXCLUSIVE;
+	struct device *device;
 	int rc;
 
 	member->label = o->best.devices[id];
@@ -97,9 +98,10 @@ static int member_open(struct opening *o, unsigned id)
 		member->label.state == DEVICE_DROPPED ? DEVICE_DROPPED : DEVICE_MISSING);
 	if (!f)
 		return 0;
-	rc = device_open(o->engine, f->path, flags, &member->device, o->error);
+	rc = device_open(o->engine, f->path, flags, &device, o->error);
 	if (rc)
 		return rc;
+	atomic_store(&member->device, device);
 	member->header = f->header;
 	member->slots_offset = f->header.slots_offset;
 	snprintf(member->path, sizeof(member->path), "%s", f->path);

@@ -243,6 +243,17 @@ bool page_belongs(struct pool *pool, const struct segment *segment, unsigned chu
 	       page->generation <= segment->row.generation && page->count >= needed;
 }
 
+void page_expect(struct pool *pool, const struct segment *segment, unsigned chunk, uint32_t index,
+	struct checksum_page *page)
+{
+	memset(page, 0, sizeof(*page));
+	memcpy(page->pool, pool->header.pool, sizeof(page->pool));
+	page->segment = segment->id;
+	page->generation = segment->row.generation;
+	page->chunk = (uint8_t)chunk;
+	page->index = index;
+}
+
 int page_copy_chunk(const struct segment *segment, unsigned of, unsigned copy)
 {
 	unsigned chunk;

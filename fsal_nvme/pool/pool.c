@@ -65,6 +65,7 @@ static void close_devices(struct pool *pool)
 		device_close(pool->devices[i].device);
 		free(pool->devices[i].slot_map);
 	}
+	retired_close(pool);
 }
 
 static void destroy_locks(struct pool *pool)

@@ -165,6 +165,7 @@ struct pool_device_status {
 	char domain[64];
 	uint8_t uuid[16];
 	enum device_state state;
+	bool suspect; /* active, but not whole: to be resilvered */
 	uint64_t dropped_lsn;
 	uint64_t size, slots, slots_used;
 	uint64_t read_errors, write_errors, checksum_errors, repaired; /* blocks, since opening */
@@ -236,6 +237,30 @@ struct pool_check_report {
 /* Reads every block of every segment and compares with checksums and parity; `progress` may be
  * NULL, and ends it with -EINTR when it returns false. With `repair` bad blocks are rewritten. */
 int pool_check(struct pool *pool, bool repair, struct pool_check_report *report,
+	bool (*progress)(void *data, uint64_t done, uint64_t total), void *data,
+	struct error *error);
+
+/* --- devices that come back ------------------------------------------------------------------ */
+
+/*
+ * Takes a device that was dropped into use again; 0 also when it is in use already. It is written
+ * from now on, and what it lacks of older segments is to be put there by pool_resilver(). Waits,
+ * for its journal to be overwritten. -ENODEV: it is none of the pool's; -EBUSY; -EROFS.
+ */
+int pool_attach(struct pool *pool, const char *path, struct error *error);
+
+struct pool_resilver_report {
+	uint64_t devices; /* that were not whole */
+	uint64_t segments, blocks; /* of theirs, that were looked at */
+	uint64_t written_blocks; /* that they lacked */
+	uint64_t lost_blocks; /* that they lack, since the others do not make them up */
+	uint64_t waiting_segments; /* that an earlier owner may still write to, or that are open */
+	bool whole; /* all devices are: what they had is there */
+};
+/* Puts what attached devices lack there, from the others; what is right is left alone. `progress`
+ * may be NULL, and ends it with -EINTR. May be repeated: it begins anew. Waits. -EBUSY: one is at
+ * it. */
+int pool_resilver(struct pool *pool, struct pool_resilver_report *report,
 	bool (*progress)(void *data, uint64_t done, uint64_t total), void *data,
 	struct error *error);
 

@@ -128,6 +128,9 @@ struct sums_want {
 /* 0: they are there; -EINPROGRESS: done() will be called, or is being; -EIO, -ENOMEM. */
 int sums_get(struct sums_want *want);
 
+/* Page `index` of a chunk, but for its checksums and how many there are. */
+void page_expect(struct pool *pool, const struct segment *segment, unsigned chunk, uint32_t index,
+	struct checksum_page *page);
 /* Whether a decoded page is the one of that place of a closed segment. */
 bool page_belongs(struct pool *pool, const struct segment *segment, unsigned chunk, uint32_t index,
 	const struct checksum_page *page);
@@ -180,6 +183,24 @@ void repair_blocks_later(struct pool *pool, struct segment *segment, unsigned ch
 /* The same at once; `bytes` is aligned. Waits. */
 int repair_now(struct pool *pool, struct segment *segment, unsigned chunk, uint64_t offset,
 	void *bytes, size_t length);
+/* The same for the blocks `bits` of a run; how many of them were written. */
+unsigned repair_blocks_now(struct pool *pool, struct segment *segment, unsigned chunk,
+	uint64_t block, uint8_t *bytes, uint64_t bits);
+
+/* --- check.c ------------------------------------------------------------------------------ */
+
+/* What the header of a chunk of a closed segment says. */
+void chunk_header_expect(struct pool *pool, const struct segment *segment, unsigned chunk,
+	struct chunk_header *header);
+/* Whether one that was read does. */
+bool chunk_header_right(const struct chunk_header *want, const struct chunk_header *got);
+/* Mends the checksum pages of a closed segment; `report` counts what it finds. Waits. */
+int pages_mend(struct pool *pool, struct segment *segment, struct pool_check_report *report);
+/* The next blocks of a segment's chunks that are on their devices, at or behind *block: as many as
+ * one band takes, or 0; *block moves over those that are not. */
+unsigned band_next(struct segment *segment, uint64_t *block);
+/* How many such blocks all its chunks have. */
+uint64_t segment_blocks(struct segment *segment);
 
 /* --- rebuild.c ---------------------------------------------------------------------------- */
 
@@ -224,6 +245,11 @@ void band_read(struct band *band, uint32_t chunks, void (*done)(struct band *ban
  * on. The chunk must have been read, be it in vain. 0 or -ENOMEM.
  */
 int band_rebuild(struct band *band, unsigned chunk, uint64_t bits, uint64_t *proven);
+/*
+ * Makes all blocks of a parity chunk of which nobody has the checksums, in its own part of the
+ * band. -EIO: not all blocks of data are proven; or -ENOMEM.
+ */
+int band_make_parity(struct band *band, unsigned chunk);
 /* The blocks that are not what `sums` say. */
 uint64_t blocks_bad(const uint8_t *bytes, const uint32_t *sums, unsigned count);
 

@@ -54,8 +54,11 @@ void chunk_rotten(struct pool *pool, const struct segment *segment, unsigned chu
 	unsigned blocks)
 {
 	struct member *member = segment_member(pool, segment, chunk);
-	uint64_t before = atomic_fetch_add(&member->checksum_errors, blocks);
+	uint64_t before;
 
+	if (member_lacks(member, segment->id)) /* as is to be expected */
+		return;
+	before = atomic_fetch_add(&member->checksum_errors, blocks);
 	if (worth_a_line(before, blocks))
 		log_warning("%s: %u blocks at or behind byte %" PRIu64 " (slot %u, segment %" PRIx64
 			    ", chunk %u) are not what their checksums say; %" PRIu64 " so far",
@@ -194,18 +197,28 @@ void repair_later(struct pool *pool, struct segment *segment, unsigned chunk, ui
 	io_submit(pool->engine, &io, 1);
 }
 
+/* Takes the first run out of `bits`. */
+static unsigned take_run(uint64_t *bits, unsigned *first)
+{
+	uint64_t from_first;
+	unsigned count;
+
+	*first = (unsigned)__builtin_ctzll(*bits);
+	from_first = ~(*bits >> *first);
+	count = from_first ? (unsigned)__builtin_ctzll(from_first) : 64;
+	*bits &= ~(low_bits(count) << *first);
+	return count;
+}
+
 void repair_blocks_later(struct pool *pool, struct segment *segment, unsigned chunk, uint64_t block,
 	const uint8_t *bytes, uint64_t bits)
 {
 	while (bits) {
-		unsigned first = (unsigned)__builtin_ctzll(bits);
-		uint64_t from_first = ~(bits >> first);
-		unsigned count = from_first ? (unsigned)__builtin_ctzll(from_first) : 64;
+		unsigned first, count = take_run(&bits, &first);
 
 		repair_later(pool, segment, chunk,
 			segment_block_offset(pool, segment, chunk, block + first),
 			bytes + (size_t)first * BLOCK_SIZE, (size_t)count * BLOCK_SIZE);
-		bits &= ~(low_bits(count) << first);
 	}
 }
 
@@ -222,4 +235,20 @@ int repair_now(struct pool *pool, struct segment *segment, unsigned chunk, uint6
 	result = io_run(pool->engine, &io);
 	repair_account(pool, member, length, offset, result);
 	return result;
+}
+
+unsigned repair_blocks_now(struct pool *pool, struct segment *segment, unsigned chunk,
+	uint64_t block, uint8_t *bytes, uint64_t bits)
+{
+	unsigned repaired = 0;
+
+	while (bits) {
+		unsigned first, count = take_run(&bits, &first);
+
+		if (!repair_now(pool, segment, chunk,
+			    segment_block_offset(pool, segment, chunk, block + first),
+			    bytes + (size_t)first * BLOCK_SIZE, (size_t)count * BLOCK_SIZE))
+			repaired += count;
+	}
+	return repaired;
 }

@@ -288,6 +288,30 @@ int band_rebuild(struct band *band, unsigned chunk, uint64_t bits, uint64_t *pro
 	return 0;
 }
 
+/* Blocks that are proven in all data chunks. */
+static uint64_t whole_data(const struct band *band)
+{
+	uint64_t whole = low_bits(band->count);
+
+	for (unsigned i = 0; i < band->segment->layout.data; i++)
+		whole &= band->sources[i].good;
+	return whole;
+}
+
+int band_make_parity(struct band *band, unsigned chunk)
+{
+	struct source *source = &band->sources[chunk];
+	uint32_t data = (uint32_t)low_bits(band->segment->layout.data);
+
+	if (whole_data(band) != low_bits(band->count))
+		return -EIO;
+	if (!source->memory)
+		source->memory = buffer_alloc(band->pool->engine, (size_t)band->count * BLOCK_SIZE);
+	if (!source->memory)
+		return -ENOMEM;
+	return decode_run(band, chunk, data, 0, band->count, source->memory);
+}
+
 /* --- rebuilding --------------------------------------------------------------------------- */
 
 struct rebuild *rebuild_create(

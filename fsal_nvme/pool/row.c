@@ -482,7 +482,7 @@ unsigned segment_members_gone(struct pool *pool, struct segment *segment)
 	unsigned gone = 0;
 
 	for (unsigned i = 0; i < segment_chunks(segment); i++)
-		gone += !member_usable(segment_member(pool, segment, i));
+		gone += member_lacks(segment_member(pool, segment, i), segment->id);
 	return gone;
 }
 

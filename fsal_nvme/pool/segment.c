@@ -528,7 +528,7 @@ static bool all_usable(struct pool *pool, const struct segment *s)
 	for (unsigned i = 0; i < s->layout.data + s->layout.parity; i++) {
 		struct member *member = segment_member(pool, s, i);
 
-		if (!member_usable(member) || atomic_load(&member->failing))
+		if (member_lacks(member, s->id) || atomic_load(&member->failing))
 			return false;
 	}
 	return true;

@@ -14,6 +14,7 @@ static void device_status(struct pool *pool, unsigned i, struct pool_device_stat
 	snprintf(d->domain, sizeof(d->domain), "%s", member->label.domain);
 	memcpy(d->uuid, member->label.uuid, 16);
 	d->state = atomic_load(&member->state);
+	d->suspect = member_usable(member) && atomic_load(&member->suspect_before);
 	d->dropped_lsn = member->label.dropped_lsn;
 	d->size = member->header.size;
 	d->slots = member->slot_count;
@@ -30,7 +31,7 @@ static void device_status(struct pool *pool, unsigned i, struct pool_device_stat
 static bool segment_degraded(struct pool *pool, const struct segment_row *row)
 {
 	for (unsigned i = 0; i < (unsigned)row->data + row->parity; i++)
-		if (!member_usable(&pool->devices[row->chunks[i].device]))
+		if (member_lacks(&pool->devices[row->chunks[i].device], row->id))
 			return true;
 	return false;
 }

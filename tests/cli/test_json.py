@@ -51,6 +51,7 @@ def test_every_verb_answers_by_its_schema(succeeded):
     site.json('pool', 'set', 'tank', 'comment=x')
     site.json('pool', 'get', 'tank')
     site.json('pool', 'check', 'tank')
+    site.json('pool', 'attach', 'tank')
     site.json('pool', 'status', 'tank')
     site.json('pool', 'list')
     site.json('status')

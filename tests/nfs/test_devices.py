@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
 """Two of the six devices of a 4+2 pool are lost."""
 
+import json
 import os
 import random
 
 import pytest
 
+from harness.host import wait_until
 from harness.mounted import Mounted
 from harness.tree import describe, make_tree
 
@@ -88,3 +90,27 @@ def test_the_pool_says_that_devices_are_lost(site):
     assert '2 of 6 devices are gone, one more would lose data' in told[0]
     assert [n for n in range(6) if any(f'device {n} ' in what for what in told)] == [1, 2]
     assert site.pool.verb('status', check=False).returncode == 5
+
+
+def is_dropped(site, *devices):
+    states = [device['state'] for device in site.pool.status()['devices']]
+    return all(states[number] == 'dropped' for number in devices)
+
+
+def test_devices_come_back_to_a_server_and_others_go(site, share):
+    """Those that missed writes are whole again before the client has noticed, and make up for others then."""
+    share.call(write, 'before', 4)
+    for device in (1, 4):
+        site.pool.lose_device(device)
+    wait_until(lambda: is_dropped(site, 1, 4), 60, 'both are dropped')
+    share.call(write, 'meanwhile', 5, timeout=600)
+    for device in (1, 4):
+        site.pool.return_device(device)
+    told = json.loads(site.pool.verb('pool', 'attach', site.pool.name, *(site.pool.devices[i] for i in (1, 4)), '--json').stdout)
+    assert told['resilver']['whole'] and told['resilver']['devices'] == 2
+    assert site.pool.status()['health'] == 'healthy'
+    share.call(write, 'behind', 6, timeout=600)
+    lose(site, 0, 5)
+    share.remount()
+    for name, seed in (('before', 4), ('meanwhile', 5), ('behind', 6)):
+        assert share.call(intact, name, seed, timeout=600)

@@ -2,7 +2,8 @@
 /*
  * Simulated histories: sequences of operations on a volume, the power cut at every device write and
  * flush of the last one, devices lost at the same moment; then the pool is opened again, the power
- * being cut in some of these openings too, and compared with a model (model.h).
+ * being cut in some of these openings too, and compared with a model (model.h). After some of them
+ * what was lost comes back, is attached and resilvered, and others are lost in turn.
  *
  *   histories [--depth N] [--random N] [--seconds N] [--seed N] [--part I/N]
  *
@@ -29,9 +30,10 @@
 #define SOAK_SEQUENCES 200 /* at random, on one pool after the other */
 /* Of a part, in a row: neighbours end with operations of like cost. */
 #define RUN_LENGTH 5
+#define TAKE_BACK 5 /* one state in so many: devices that were dead are taken back */
 
 static uint64_t seed = 1;
-static unsigned long states, cuts, sequences;
+static unsigned long states, cuts, sequences, taken_back;
 static uint32_t dead; /* devices, a bit each */
 static unsigned part = 1, parts = 1;
 /* Images of the world at cuts within the last operation; made once, used by all sequences. */
@@ -117,10 +119,45 @@ static void each_dead(void (*act)(struct sim_world *world, const char *name))
 			act(world, device_paths[i]);
 }
 
+/* Those that were dead are there again, and are made whole. */
+static const char *take_back(struct run *run)
+{
+	struct pool_resilver_report report;
+	struct error error = {0};
+
+	each_dead(sim_revive_device);
+	for (unsigned i = 0; i < geometry.devices; i++)
+		if (dead >> i & 1 && pool_attach(run->pool, device_paths[i], &error))
+			return "a device that is back cannot be attached";
+	if (pool_resilver(run->pool, &report, NULL, NULL, &error))
+		return "devices that are back cannot be resilvered";
+	return report.whole ? NULL : "a device that is back is not whole";
+}
+
+/* Then as many others as may die are dead, after another crash, and all is there. */
+static const char *lose_others(struct run *run, const struct model *model)
+{
+	const char *wrong = take_back(run);
+
+	if (wrong)
+		return wrong;
+	sim_cut_power(world);
+	run_crash(run);
+	sim_drain(world);
+	sim_power_on(world, SIM_RANDOM);
+	dead = next_loss() ^ dead;
+	while ((unsigned)__builtin_popcount(dead) > geometry.parity)
+		dead &= dead - 1;
+	each_dead(sim_kill_device);
+	taken_back++;
+	return run_open(run) ? "it does not open without others" : run_compare(run, model);
+}
+
 /* Opens after the crash with as many devices dead as may be at the same moment, and compares. */
 static void judge(struct run *run, const struct model *before, const struct model *after,
 	const struct sequence *s, uint64_t cut)
 {
+	const struct model *found = after;
 	const char *wrong;
 	int rc;
 
@@ -131,10 +168,14 @@ static void judge(struct run *run, const struct model *before, const struct mode
 	if (rc)
 		fail(s, cut, strerror(-rc));
 	wrong = run_compare(run, after);
-	if (wrong && before && !run_compare(run, before))
+	if (wrong && before && !run_compare(run, before)) {
 		wrong = NULL;
+		found = before;
+	}
 	if (!wrong)
 		wrong = run_check(run);
+	if (!wrong && states % TAKE_BACK == 0)
+		wrong = lose_others(run, found);
 	if (!wrong && sequence_fills(s) && run_make_room(run))
 		wrong = "a full pool cannot delete";
 	if (wrong)
@@ -325,9 +366,9 @@ static int report(double began)
 {
 	double took = seconds_now() - began;
 
-	printf("%lu sequences, of them part %u of %u, %lu cuts, %lu crash states in %.1f s: %.0f a "
-	       "second; --seed %llu\n",
-		sequences, part, parts, cuts, states, took, (double)states / took,
+	printf("%lu sequences, of them part %u of %u, %lu cuts, %lu crash states, devices taken "
+	       "back in %lu, in %.1f s: %.0f a second; --seed %llu\n",
+		sequences, part, parts, cuts, states, taken_back, took, (double)states / took,
 		(unsigned long long)seed);
 	return operations_report() | images_report();
 }

@@ -86,9 +86,17 @@ static void a_dropped_device(void **state)
 	forget(NULL);
 	status.devices[1].state = DEVICE_DROPPED;
 	advise(3);
-	says(0, "one more would lose data", "copy the data");
+	says(0, "one more would lose data", "`millrace pool attach tank`");
 	says(1, "device 0 (/dev/nvme0n1, domain host0) missed writes",
-		"`smartctl -a /dev/nvme0n1`");
+		"`smartctl -a /dev/nvme0n1`; when it is well, `millrace pool attach tank`");
+}
+
+static void one_that_is_not_whole(void **state)
+{
+	status.devices[2].suspect = true;
+	advise(1);
+	says(0, "device 2 (/dev/nvme2n1, domain host1) was away and is not whole yet",
+		"`millrace pool attach tank` puts there");
 }
 
 static void fewer_than_a_segment_wants(void **state)
@@ -96,7 +104,8 @@ static void fewer_than_a_segment_wants(void **state)
 	for (unsigned i = 0; i < 3; i++)
 		status.devices[i].state = DEVICE_DROPPED;
 	advise(4);
-	says(0, "3 of 8 devices are gone, more than the 2 of parity", "copy the data");
+	says(0, "3 of 8 devices are gone, more than the 2 of parity",
+		"`millrace pool attach tank` takes devices back");
 	sound(NULL);
 	forget(NULL);
 	status.device_count = 6;
@@ -183,6 +192,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(nothing_is_wrong, sound, forget),
 		cmocka_unit_test_setup_teardown(a_missing_device, sound, forget),
 		cmocka_unit_test_setup_teardown(a_dropped_device, sound, forget),
+		cmocka_unit_test_setup_teardown(one_that_is_not_whole, sound, forget),
 		cmocka_unit_test_setup_teardown(fewer_than_a_segment_wants, sound, forget),
 		cmocka_unit_test_setup_teardown(too_few_to_write, sound, forget),
 		cmocka_unit_test_setup_teardown(errors_and_repairs, sound, forget),

@@ -112,7 +112,7 @@ class Pool:
         self.verb(noun, 'set', f'{self.name}/{volume}', f'{name}={value}')
 
     def lose_device(self, i):
-        """Take device number I away, its bytes included.
+        """Take device number I away, with its bytes.
 
         The file is replaced by an empty one of the same size under the same name: a running
         server looks once a second whether its devices are still there and drops this one, and
@@ -122,7 +122,12 @@ class Pool:
         fresh = f'{self.devices[i]}.fresh'
         with open(fresh, 'wb') as file:
             file.truncate(size)
+        os.replace(self.devices[i], f'{self.devices[i]}.lost')
         os.replace(fresh, self.devices[i])
+
+    def return_device(self, i):
+        """Device number I is there again, as it was when it was lost."""
+        os.replace(f'{self.devices[i]}.lost', self.devices[i])
 
     def close(self):
         shutil.rmtree(self.device_dir, ignore_errors=True)

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""Devices that were dropped are taken back, by an idle pool and by a served one."""
+
+import os
+import shutil
+
+import pytest
+
+from conftest import DEGRADED, FAILED, wait_until
+
+
+@pytest.fixture
+def tank(site):
+    """A 2+2 pool of six that holds a dataset; `away` is where devices go."""
+    site.devices_of_tank = site.pool(data=2, parity=2, count=6)
+    site('dataset', 'ingest', 'tank/before', site.tree())
+    site.away = site.path('away')
+    os.mkdir(site.away)
+    return site
+
+
+@pytest.fixture(params=['idle', 'served'])
+def missed(request, tank):
+    """It has dropped devices 1 and 3, which are there again, and holds a dataset that they lack."""
+    if request.param == 'served':
+        tank('serve', 'tank')
+    detach(tank, 1, 3)
+    if request.param == 'served':
+        wait_until(lambda: states(tank)[1] == states(tank)[3] == 'dropped', 'both are dropped')
+    tank('dataset', 'ingest', 'tank/meanwhile', tank.path('tree'))
+    attach(tank, 1, 3)
+    yield tank
+    if request.param == 'served':
+        tank('serve', 'tank', '--stop')
+
+
+def detach(site, *numbers):
+    for number in numbers:
+        os.rename(site.devices_of_tank[number], os.path.join(site.away, str(number)))
+
+
+def attach(site, *numbers):
+    """As another file, as a drive that is plugged in again is another device."""
+    for number in numbers:
+        shutil.copy(os.path.join(site.away, str(number)), site.devices_of_tank[number])
+        os.unlink(os.path.join(site.away, str(number)))
+
+
+def devices(site):
+    return site.json('pool', 'status', 'tank')['pool']['devices']
+
+
+def states(site):
+    return [device['state'] for device in devices(site)]
+
+
+def whole(site):
+    return [device['id'] for device in devices(site) if device['whole']]
+
+
+def test_what_is_found_is_taken_back(missed):
+    assert states(missed) == ['active', 'dropped', 'active', 'dropped', 'active', 'active']
+    advice = missed.json('status', rc=DEGRADED)['advice']
+    assert any('millrace pool attach tank' in row['next'] for row in advice)
+    told = missed.json('pool', 'attach', 'tank')['resilver']
+    assert told['whole'] and told['devices'] == 2 and told['lost_blocks'] == told['waiting_segments'] == 0
+    assert states(missed) == ['active'] * 6 and whole(missed) == list(range(6))
+    assert missed.json('status')['degraded'] is False
+    checked = missed.json('pool', 'check', 'tank')['check']
+    assert checked['bad_blocks'] == checked['missing_chunks'] == 0
+
+
+def test_any_two_others_may_go_then(tank):
+    detach(tank, 1, 3)
+    tank('dataset', 'ingest', 'tank/meanwhile', tank.path('tree'))
+    attach(tank, 1, 3)
+    tank('pool', 'attach', 'tank')
+    detach(tank, 0, 5)
+    for name in ('before', 'meanwhile'):
+        tank('dataset', 'verify', f'tank/{name}')
+    assert whole(tank) == [1, 2, 3, 4]
+
+
+def test_one_by_name(missed):
+    path = missed.devices_of_tank[3]
+    assert missed.json('pool', 'attach', 'tank', path)['resilver']['devices'] == 1
+    assert states(missed)[3] == 'active' and states(missed)[1] == 'dropped'
+    assert missed.json('pool', 'attach', 'tank', path)['resilver']['devices'] == 0
+    assert missed.json('pool', 'attach', 'tank')['resilver']['devices'] == 1
+    assert whole(missed) == list(range(6))
+
+
+def test_what_is_not_of_the_pool(missed):
+    other = missed.device('other')
+    assert 'no device of pool tank' in missed.fails(FAILED, 'pool', 'attach', 'tank', other)['message']
+    missed.fails(3, 'pool', 'attach', 'tank', missed.path('none'))
+    assert states(missed)[1] == 'dropped'
+
+
+def test_nothing_to_do(tank):
+    assert tank.json('pool', 'attach', 'tank')['resilver'] == {
+        'devices': 0, 'segments': 0, 'blocks': 0, 'written_blocks': 0, 'lost_blocks': 0, 'waiting_segments': 0, 'whole': True}

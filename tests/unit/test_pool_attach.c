@@ -1,0 +1,596 @@
+/* links: pool */
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * Devices that were dropped and are taken back: while they are made whole, and with the power cut
+ * at each step of it. That one is whole is proven by losing any others besides.
+ */
+#include <stdlib.h>
+
+#include "device/engine.h"
+#include "pool/internal.h"
+#include "pool/journal.h"
+#include "pool_fixture.h"
+
+#define DEVICE_SIZE (3u << 20)
+#define FILES 64
+#define FILE_SIZE 40000u
+#define SECOND UINT64_C(1000000000)
+
+static struct fixture f;
+static struct pool *pool;
+static struct stream *stream;
+static uint32_t volume;
+static struct extent extents[FILES][8];
+static unsigned extent_count[FILES], files;
+static uint8_t back[FILE_SIZE];
+
+static uint8_t byte_of(unsigned file, size_t at)
+{
+	return (uint8_t)(file * 31 + at * 7 + at / 256);
+}
+
+static int add_file(void)
+{
+	static uint8_t bytes[FILE_SIZE];
+	struct iovec iov = {bytes, sizeof(bytes)};
+	struct extent *x = extents[files];
+	unsigned *count = &extent_count[files];
+	struct txn *txn;
+	uint64_t lsn;
+	int rc;
+
+	for (size_t i = 0; i < sizeof(bytes); i++)
+		bytes[i] = byte_of(files, i);
+	*count = 8;
+	rc = stream_append(stream, &iov, 1, sizeof(bytes), 0, x, count);
+	if (!rc)
+		rc = pool_settle(pool, x, *count);
+	if (!rc)
+		rc = txn_begin(pool, NULL, &txn);
+	if (rc)
+		return rc;
+	rc = txn_refer(txn, x, *count);
+	if (rc) {
+		txn_abort(txn);
+		return rc;
+	}
+	rc = txn_commit(txn, &lsn);
+	if (!rc)
+		rc = pool_sync(pool, lsn);
+	files += !rc;
+	return rc;
+}
+
+static void add_files(unsigned count)
+{
+	while (count--) {
+		assert_int_equal(add_file(), 0);
+		assert_int_equal(pool_maintain(pool), 0);
+	}
+}
+
+static void must_have_file(unsigned file)
+{
+	struct read_part parts[8];
+	size_t at = 0;
+
+	for (unsigned p = 0; p < extent_count[file]; p++) {
+		parts[p] = (struct read_part){extents[file][p], back + at};
+		at += extents[file][p].length;
+	}
+	memset(back, 0, sizeof(back));
+	assert_int_equal(pool_read_wait(pool, parts, extent_count[file]), 0);
+	for (size_t i = 0; i < sizeof(back); i++)
+		assert_int_equal(back[i], byte_of(file, i));
+}
+
+static void must_have_all_files(void)
+{
+	for (unsigned i = 0; i < files; i++)
+		must_have_file(i);
+}
+
+static void open_pool(void)
+{
+	pool = fixture_must_open(&f);
+	assert_int_equal(stream_open(pool, volume, &stream), 0);
+}
+
+static void crash(void)
+{
+	fixture_crash(&f, pool, SIM_RANDOM);
+}
+
+static void begin(uint64_t seed)
+{
+	fixture_make(&f, 7, 4, 2, DEVICE_SIZE, seed);
+	pool = fixture_must_open(&f);
+	volume = fixture_make_volume(pool, "v");
+	assert_int_equal(stream_open(pool, volume, &stream), 0);
+	files = 0;
+	add_files(8);
+	assert_int_equal(pool_checkpoint(pool), 0);
+	add_files(3);
+}
+
+static void end(void)
+{
+	pool_abandon(pool);
+	fixture_free(&f);
+}
+
+/* Device 3 takes no writes, and is dropped; then it would again. */
+static void drop_by_failing(void)
+{
+	sim_fail_device_writes(f.world, "d3", -EIO);
+	add_files(4);
+	sim_fail_device_writes(f.world, "d3", 0);
+	assert_int_equal(atomic_load(&pool->devices[3].state), DEVICE_DROPPED);
+}
+
+/* The devices are missing when the pool is opened. */
+static void drop_by_missing(unsigned first, unsigned count)
+{
+	crash();
+	for (unsigned i = 0; i < count; i++)
+		sim_kill_device(f.world, f.names[first + i]);
+	open_pool();
+	for (unsigned i = 0; i < count; i++)
+		sim_revive_device(f.world, f.names[first + i]);
+	for (unsigned i = 0; i < count; i++)
+		assert_int_equal(atomic_load(&pool->devices[first + i].state), DEVICE_DROPPED);
+	add_files(4);
+}
+
+static int attach_some(unsigned first, unsigned count)
+{
+	struct error error = {0};
+	int rc = 0;
+
+	for (unsigned i = 0; !rc && i < count; i++)
+		rc = pool_attach(pool, f.names[first + i], &error);
+	return rc;
+}
+
+static int resilver(struct pool_resilver_report *report)
+{
+	struct error error = {0};
+
+	return pool_resilver(pool, report, NULL, NULL, &error);
+}
+
+static void become_whole(void)
+{
+	struct pool_resilver_report report;
+
+	assert_int_equal(resilver(&report), 0);
+	assert_int_equal(report.lost_blocks, 0);
+	assert_int_equal(report.waiting_segments, 0);
+	assert_true(report.whole);
+}
+
+static unsigned suspects(void)
+{
+	struct pool_status *status = malloc(sizeof(*status));
+	unsigned count = 0;
+
+	pool_status(pool, status);
+	for (unsigned i = 0; i < status->device_count; i++)
+		count += status->devices[i].suspect;
+	free(status);
+	return count;
+}
+
+static void open_to_look(void)
+{
+	struct pool_open_options options = {.paths = f.paths,
+		.path_count = f.devices,
+		.name = "tank",
+		.host = "alpha",
+		.metadata_limit = 16u << 20,
+		.read_only = true};
+	struct error error;
+
+	if (pool_open(f.engine, &options, &pool, &error))
+		fail_msg("pool_open: %s: %s", error.object, error.message);
+}
+
+/* Whichever as many as parity die, all is there. The pool has crashed, or is closed. */
+static void must_survive_any_losses(void)
+{
+	for (unsigned i = 0; i < f.devices; i++) {
+		for (unsigned j = i + 1; j < f.devices; j++) {
+			sim_kill_device(f.world, f.names[i]);
+			sim_kill_device(f.world, f.names[j]);
+			open_to_look();
+			must_have_all_files();
+			pool_abandon(pool);
+			sim_revive_device(f.world, f.names[i]);
+			sim_revive_device(f.world, f.names[j]);
+		}
+	}
+}
+
+static void must_find_nothing_wrong(void)
+{
+	struct pool_check_report report;
+	struct error error = {0};
+
+	assert_int_equal(pool_check(pool, false, &report, NULL, NULL, &error), 0);
+	assert_int_equal(report.bad_blocks, 0);
+	assert_int_equal(report.missing_chunks, 0);
+}
+
+/* --- whole again ------------------------------------------------------------------------------ */
+
+static void after_writes_that_failed(void **state)
+{
+	begin(1);
+	drop_by_failing();
+	assert_int_equal(attach_some(3, 1), 0);
+	assert_int_equal(suspects(), 1);
+	become_whole();
+	assert_int_equal(suspects(), 0);
+	must_find_nothing_wrong();
+	add_files(4);
+	crash();
+	must_survive_any_losses();
+	open_pool();
+	assert_int_equal(suspects(), 0);
+	end();
+}
+
+static void after_it_was_missing(void **state)
+{
+	begin(2);
+	drop_by_missing(1, 2);
+	assert_int_equal(attach_some(1, 2), 0);
+	assert_int_equal(suspects(), 2);
+	add_files(4);
+	become_whole();
+	must_find_nothing_wrong();
+	crash();
+	must_survive_any_losses();
+	open_pool();
+	end();
+}
+
+/* Before it is whole nothing is lost either that was there. */
+static void as_long_as_it_is_not_whole(void **state)
+{
+	struct pool_resilver_report report;
+
+	begin(3);
+	drop_by_failing();
+	assert_int_equal(attach_some(3, 1), 0);
+	add_files(3);
+	must_have_all_files();
+	crash();
+	for (unsigned i = 0; i < f.devices; i++) {
+		sim_kill_device(f.world, f.names[i]);
+		open_to_look();
+		assert_int_equal(suspects(), i != 3);
+		must_have_all_files();
+		pool_abandon(pool);
+		sim_revive_device(f.world, f.names[i]);
+	}
+	open_pool();
+	assert_int_equal(suspects(), 1);
+	assert_int_equal(resilver(&report), 0);
+	assert_true(report.written_blocks > 0);
+	assert_true(report.whole);
+	assert_int_equal(resilver(&report), 0);
+	assert_int_equal(report.devices, 0);
+	crash();
+	must_survive_any_losses();
+	open_pool();
+	end();
+}
+
+/* Slots that it had are others' now: what stands there is not taken for theirs. */
+static void after_its_slots_were_used_again(void **state)
+{
+	struct pool_resilver_report report;
+
+	begin(4);
+	drop_by_missing(5, 1);
+	for (unsigned round = 0; round < 4; round++) {
+		add_files(3);
+		assert_int_equal(pool_checkpoint(pool), 0);
+	}
+	assert_int_equal(attach_some(5, 1), 0);
+	for (unsigned round = 0; round < 4; round++) {
+		add_files(2);
+		assert_int_equal(pool_checkpoint(pool), 0);
+	}
+	assert_int_equal(resilver(&report), 0);
+	assert_true(report.whole);
+	must_find_nothing_wrong();
+	crash();
+	must_survive_any_losses();
+	open_pool();
+	end();
+}
+
+/* One that fails again is dropped again, and is attached again. */
+static void one_that_fails_again(void **state)
+{
+	struct pool_resilver_report report;
+
+	begin(5);
+	drop_by_failing();
+	assert_int_equal(attach_some(3, 1), 0);
+	sim_fail_device_writes(f.world, "d3", -EIO);
+	assert_int_equal(resilver(&report), 0);
+	assert_false(report.whole);
+	assert_int_equal(atomic_load(&pool->devices[3].state), DEVICE_DROPPED);
+	sim_fail_device_writes(f.world, "d3", 0);
+	add_files(2);
+	assert_int_equal(attach_some(3, 1), 0);
+	become_whole();
+	crash();
+	must_survive_any_losses();
+	open_pool();
+	end();
+}
+
+/* It lacks what only others have that are away: it is not called whole before they are back. */
+static void what_needs_others_waits_for_them(void **state)
+{
+	struct pool_resilver_report report;
+
+	begin(6);
+	drop_by_failing();
+	drop_by_missing(0, 2);
+	sim_kill_device(f.world, "d0");
+	sim_kill_device(f.world, "d1");
+	assert_int_equal(attach_some(3, 1), 0);
+	assert_int_equal(resilver(&report), 0);
+	assert_true(report.lost_blocks + report.waiting_segments > 0);
+	assert_false(report.whole);
+	assert_int_equal(suspects(), 1);
+	sim_revive_device(f.world, "d0");
+	sim_revive_device(f.world, "d1");
+	assert_int_equal(attach_some(0, 2), 0);
+	become_whole();
+	must_have_all_files();
+	crash();
+	must_survive_any_losses();
+	open_pool();
+	end();
+}
+
+/* --- what it says of the time before ---------------------------------------------------------- */
+
+/* An opener's claim that reached it alone, under epochs that others have had since. */
+static void its_labels_are_not_believed(void **state)
+{
+	uint8_t *old = malloc(LABEL_AREA);
+	struct label *label = malloc(sizeof(*label));
+
+	begin(7);
+	assert_int_equal(pool_checkpoint(pool), 0);
+	drop_by_missing(2, 1);
+	assert_int_equal(pool_checkpoint(pool), 0);
+	sim_settle(f.world);
+	memcpy(old, sim_medium(f.world, "d4") + LABEL_A_OFFSET, LABEL_AREA);
+	assert_int_equal(label_decode(label, old + label_place(0, pool->epoch)), 0);
+	label->epoch += 20;
+	memset(old, 0, LABEL_AREA);
+	assert_int_equal(label_encode(label, old + label_place(0, label->epoch)), 0);
+	add_files(4);
+	assert_int_equal(pool_checkpoint(pool), 0);
+	sim_medium_write(f.world, "d2", LABEL_A_OFFSET, old, LABEL_AREA);
+	assert_int_equal(attach_some(2, 1), 0);
+	become_whole();
+	for (unsigned i = 0; i < 3; i++) {
+		add_files(1);
+		engine_sleep(f.engine, SECOND);
+	}
+	assert_int_equal(pool_failure(pool), 0);
+	crash();
+	open_pool();
+	must_have_all_files();
+	free(label);
+	free(old);
+	end();
+}
+
+/* Another's next batch, at the same place, under the same epoch, behind the same one: it had
+ * reached this device alone, and was never acknowledged. */
+static void its_journal_is_not_believed(void **state)
+{
+	struct sim_image *image = NULL;
+	uint64_t ring, size;
+	uint8_t *journal;
+
+	begin(12);
+	crash();
+	assert_int_equal(sim_save(f.world, &image), 0);
+	open_pool();
+	ring = pool->devices[0].header.journal_offset;
+	size = pool->devices[0].header.journal_size;
+	journal = malloc(size);
+	add_files(2);
+	crash();
+	sim_settle(f.world);
+	memcpy(journal, sim_medium(f.world, "d0") + ring, size);
+	files -= 2;
+	assert_int_equal(sim_restore(f.world, image), 0);
+	sim_kill_device(f.world, "d0");
+	open_pool();
+	sim_revive_device(f.world, "d0");
+	add_files(1);
+	sim_medium_write(f.world, "d0", ring, journal, size);
+	assert_int_equal(attach_some(0, 1), 0);
+	assert_int_equal(add_file(), 0);
+	crash();
+	open_pool();
+	must_have_all_files();
+	become_whole();
+	must_find_nothing_wrong();
+	sim_image_free(image);
+	free(journal);
+	end();
+}
+
+/* --- which ------------------------------------------------------------------------------------ */
+
+static void what_cannot_be_attached(void **state)
+{
+	struct error error = {0};
+
+	begin(8);
+	assert_int_equal(attach_some(2, 1), 0); /* it is in use: nothing to do */
+	assert_int_equal(suspects(), 0);
+	assert_int_equal(sim_add_device(f.world, "other", DEVICE_SIZE), 0);
+	assert_int_equal(pool_attach(pool, "other", &error), -ENODEV);
+	assert_int_equal(pool_attach(pool, "none", &error), -ENOENT);
+	drop_by_failing();
+	sim_kill_device(f.world, "d3");
+	assert_true(pool_attach(pool, "d3", &error) < 0);
+	sim_revive_device(f.world, "d3");
+	sim_fail_device_writes(f.world, "d3", -EIO);
+	assert_int_equal(pool_attach(pool, "d3", &error), -EIO);
+	assert_int_equal(atomic_load(&pool->devices[3].state), DEVICE_DROPPED);
+	sim_fail_device_writes(f.world, "d3", 0);
+	end();
+}
+
+/* --- the journal ------------------------------------------------------------------------------ */
+
+/* Of the pool of four devices in one domain, and two in another. */
+static void make_two_domains(void)
+{
+	struct pool_create_device list[6];
+	struct pool_create_options create = {.name = "tank",
+		.data = 2,
+		.parity = 2,
+		.cell = 4096,
+		.devices = list,
+		.device_count = 6,
+		.host = "alpha",
+		.slot_rows = 4,
+		.force = true,
+		.journal_size = 512 << 10};
+	struct error error = {0};
+
+	fixture_make(&f, 6, 2, 2, DEVICE_SIZE, 9);
+	for (unsigned i = 0; i < 6; i++)
+		list[i] = (struct pool_create_device){
+			.path = f.names[i], .domain = i < 4 ? "one" : "two"};
+	assert_int_equal(pool_create(f.engine, &create, &error), 0);
+}
+
+static unsigned copies_in(const char *domain)
+{
+	const struct copies *copies = &pool->journal->copies;
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < copies->count; i++)
+		count += !strcmp(copies->member[i]->label.domain, domain);
+	return count;
+}
+
+/* It is not in one domain alone for longer than it has to be. */
+static void the_journal_goes_to_the_other_domain_again(void **state)
+{
+	make_two_domains();
+	pool = fixture_must_open(&f);
+	volume = fixture_make_volume(pool, "v");
+	assert_int_equal(stream_open(pool, volume, &stream), 0);
+	files = 0;
+	add_files(3);
+	assert_int_equal(copies_in("one"), 2);
+	drop_by_missing(4, 2);
+	assert_int_equal(copies_in("one"), 3);
+	assert_int_equal(attach_some(4, 2), 0);
+	assert_int_equal(copies_in("one"), 2);
+	become_whole();
+	add_files(2);
+	crash();
+	must_survive_any_losses();
+	open_pool();
+	end();
+}
+
+/* --- the power is cut ------------------------------------------------------------------------- */
+
+static void attach_and_resilver(unsigned first, unsigned count)
+{
+	struct pool_resilver_report report;
+
+	if (!attach_some(first, count) && !add_file())
+		resilver(&report);
+}
+
+/* At each write and flush, with another fate of what was not durable each time. */
+static void cut_everywhere(unsigned first, unsigned count)
+{
+	struct sim_image *image = NULL;
+	unsigned before = files, acknowledged;
+	bool cut = true;
+
+	assert_int_equal(pool_close(pool, NULL), 0);
+	assert_int_equal(sim_save(f.world, &image), 0);
+	for (uint64_t n = 1; cut; n++) {
+		files = before;
+		assert_int_equal(sim_restore(f.world, image), 0);
+		sim_seed(f.world, n);
+		open_pool();
+		sim_cut_power_at(f.engine, n);
+		attach_and_resilver(first, count);
+		cut = sim_power_was_cut(f.engine);
+		acknowledged = files;
+		fixture_crash(&f, pool, n % 3 ? SIM_RANDOM : SIM_LOSE_ALL);
+		open_pool();
+		files = acknowledged;
+		must_have_all_files();
+		assert_int_equal(attach_some(first, count), 0);
+		become_whole();
+		must_find_nothing_wrong();
+		if (n % 16 == 0) {
+			crash();
+			must_survive_any_losses();
+			open_pool();
+		}
+		pool_abandon(pool);
+	}
+	sim_image_free(image);
+}
+
+static void with_power_cuts(void **state)
+{
+	begin(10);
+	drop_by_failing();
+	cut_everywhere(3, 1);
+	fixture_free(&f);
+}
+
+static void two_with_power_cuts(void **state)
+{
+	begin(11);
+	drop_by_missing(1, 2);
+	cut_everywhere(1, 2);
+	fixture_free(&f);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(after_writes_that_failed),
+		cmocka_unit_test(after_it_was_missing),
+		cmocka_unit_test(as_long_as_it_is_not_whole),
+		cmocka_unit_test(after_its_slots_were_used_again),
+		cmocka_unit_test(one_that_fails_again),
+		cmocka_unit_test(what_needs_others_waits_for_them),
+		cmocka_unit_test(its_labels_are_not_believed),
+		cmocka_unit_test(its_journal_is_not_believed),
+		cmocka_unit_test(what_cannot_be_attached),
+		cmocka_unit_test(the_journal_goes_to_the_other_domain_again),
+		cmocka_unit_test(with_power_cuts),
+		cmocka_unit_test(two_with_power_cuts),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
