@@ -213,6 +213,18 @@ static bool domains_were_named(const struct pool_status *s)
 	return false;
 }
 
+/* Were written to what was left, and stay there. */
+static void advise_uneven(struct advice *a)
+{
+	what(a,
+		"the loss of a whole domain would lose data: %llu segments were written while one "
+		"was away, or nearly full, and have more chunks in another than parity makes up "
+		"for",
+		(unsigned long long)a->status->segments_uneven);
+	next(a, "copy files that were written then, and delete the old ones, if a domain must be "
+		"able to fail");
+}
+
 /* A pool in one host is not expected to live without it. */
 static void advise_domains(struct advice *a)
 {
@@ -221,6 +233,11 @@ static void advise_domains(struct advice *a)
 
 	if (s->domain_may_die || !domains_were_named(s))
 		return;
+	if (domains_in_use(s) >= (width + s->summary.parity - 1) / s->summary.parity &&
+		s->segments_uneven) {
+		advise_uneven(a);
+		return;
+	}
 	what(a,
 		"the loss of a whole domain would lose data: %u domains are in use, and %u+%u "
 		"needs %u",

@@ -11,7 +11,8 @@
  *           domain that had none. Of segments that were there before it may lack anything: they
  *           get no new rows (stream.c), and it counts as gone where one is closed
  *
- * pool_resilver() makes it whole.
+ * Streams go on in new segments then: those that were chosen without it are narrower, or have more
+ * chunks in one domain than is good. pool_resilver() makes it whole.
  *
  * Crash cases. In the middle of "wipe" it is dropped, as it was, and its labels and journal were
  * nobody's. In the middle of "count" the newest label that is found calls it dropped or active, and
@@ -256,6 +257,10 @@ int pool_attach(struct pool *pool, const char *path, struct error *error)
 	pthread_mutex_lock(&pool->drop_lock);
 	rc = attach(pool, path, &header, error);
 	pthread_mutex_unlock(&pool->drop_lock);
+	if (!rc) {
+		members_end_streams(pool);
+		rc = segment_discard_stock(pool);
+	}
 	atomic_store(&pool->resilvering, false);
 	return rc;
 }

@@ -9,8 +9,8 @@
  *   beat   once a second, behind a look, this owner's next beat is written; an opener that sees it
  *          move leaves the pool alone
  *
- * A later owner's claim is on all members but parity of them at most: parity + 1 members that show
- * none prove that there was none when their looks began. beat_look() waits for so many answers.
+ * A later owner's claim is on all members but those that may be lost (loss.c): more than these that
+ * show none prove that there was none when their looks began. beat_look() waits for such answers.
  *
  * The beat waits for nothing. A member whose requests are still on their way is left out of a
  * round, however long they take: a drive may need 30 s to tell that it has failed, and openers are
@@ -50,14 +50,15 @@ struct beats {
 
 static bool shows_none(const struct pool *pool, uint64_t since)
 {
-	unsigned answers = 0;
+	uint64_t answers = 0;
 
 	for (unsigned i = 0; i < pool->device_count; i++) {
 		const struct member *member = &pool->devices[i];
 
-		answers += member_usable(member) && atomic_load(&member->looked) >= since;
+		if (member_usable(member) && atomic_load(&member->looked) >= since)
+			answers |= UINT64_C(1) << i;
 	}
-	return answers > pool->header.parity;
+	return !losses_allowed(pool, members_active(pool), answers);
 }
 
 /* Under the lock: whether `wait` is over, and how. */

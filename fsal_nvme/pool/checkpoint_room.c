@@ -122,7 +122,8 @@ struct outlook {
 static bool look_ahead(struct pool *pool, struct outlook *outlook)
 {
 	unsigned usable = members_usable(pool), all = pool->k + pool->m;
-	unsigned left = usable > 2 * pool->m ? usable - pool->m : pool->m + 1;
+	unsigned most = losses_most(pool);
+	unsigned left = usable > most + pool->m ? usable - most : pool->m + 1;
 	unsigned width = usable < all ? usable : all, then = left < all ? left : all;
 
 	if (usable <= pool->m)

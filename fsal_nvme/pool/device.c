@@ -12,10 +12,11 @@
  * A crash before 1 is complete: the member is missing or stale at the next opening, and one of the
  * m that may be.
  *
- * Outages. More than m at once may hold every copy of the journal's last records. Labels that call
- * them dropped would be believed when they are back, unhurt; without such labels the pool opens
- * with them, and not without. So the pool fails instead (-EIO), also when the others are met only
- * while the first ones are being dropped. It fails (-EROFS) when fewer than m + 1 would be left.
+ * Outages. More at once than may be lost (loss.c) may hold every copy of the journal's last
+ * records. Labels that call them dropped would be believed when they are back, unhurt; without such
+ * labels the pool opens with them, and not without. So the pool fails instead (-EIO), also when the
+ * others are met only while the first ones are being dropped. It fails (-EROFS) when fewer than m +
+ * 1 would be left.
  */
 #include <stdio.h>
 
@@ -153,11 +154,11 @@ static unsigned how_many(uint64_t members)
 }
 
 /* Whether these may be recorded as lost, `dropped` others having been before them. */
-static int may_lose(struct pool *pool, uint64_t failing, unsigned dropped)
+static int may_lose(struct pool *pool, uint64_t failing, uint64_t dropped)
 {
 	int rc = 0;
 
-	if (how_many(failing) + dropped > pool->m) {
+	if (!losses_allowed(pool, members_active(pool) | dropped, failing | dropped)) {
 		rc = -EIO;
 		pool_fail(pool, rc, "more devices than parity failed at once");
 	} else if (members_usable(pool) - how_many(failing) < pool->m + 1) {
@@ -190,7 +191,7 @@ static void mark_lost(struct pool *pool, uint64_t lost)
  * takes no writes, fails now if it has not before. Then without those that fail, until no other
  * one failed meanwhile. When they are too many, none of them is lost.
  */
-static int record_lost(struct pool *pool, unsigned dropped, uint64_t *lost)
+static int record_lost(struct pool *pool, uint64_t dropped, uint64_t *lost)
 {
 	uint64_t failing = 0;
 	int rc;
@@ -242,15 +243,16 @@ static bool on_dropped(struct pool *pool, const struct segment *segment)
 	return false;
 }
 
-/* Step 3. The stream cannot go while table_lock is held. */
-static void end_streams(struct pool *pool)
+/* The stream cannot go while table_lock is held. */
+static void end_streams(
+	struct pool *pool, bool (*which)(struct pool *pool, const struct segment *segment))
 {
 	pthread_rwlock_rdlock(&pool->table_lock);
 	for (struct stream *s = pool->streams; s; s = s->next) {
 		bool hit;
 
 		pthread_mutex_lock(&s->lock);
-		hit = s->segment && on_dropped(pool, s->segment);
+		hit = s->segment && which(pool, s->segment);
 		pthread_mutex_unlock(&s->lock);
 		if (hit)
 			stream_end_segment(s);
@@ -258,10 +260,19 @@ static void end_streams(struct pool *pool)
 	pthread_rwlock_unlock(&pool->table_lock);
 }
 
+static bool any(struct pool *pool, const struct segment *segment)
+{
+	return true;
+}
+
+void members_end_streams(struct pool *pool)
+{
+	end_streams(pool, any);
+}
+
 int pool_drop_failing(struct pool *pool)
 {
-	unsigned dropped = 0;
-	uint64_t lost;
+	uint64_t dropped = 0, lost;
 	int rc = atomic_load(&pool->failure);
 
 	if (rc)
@@ -273,8 +284,8 @@ int pool_drop_failing(struct pool *pool)
 		if (rc)
 			break;
 		take_out(pool, lost);
-		dropped += how_many(lost);
-		end_streams(pool);
+		dropped |= lost;
+		end_streams(pool, on_dropped); /* step 3 */
 		if (pool->journal)
 			rc = journal_rearrange(pool);
 	}

@@ -70,12 +70,12 @@ static int consider(void *data, const struct label *label)
 	return 0;
 }
 
-/* -EIO: those that can be read may all have missed it, since a label is written to all but parity.
+/* -EIO: those that can be read may all have missed it, since a label is written to all but losses.
  */
 static int find_label(struct search *s)
 {
 	const struct pool *pool = s->pool;
-	unsigned answers = 0;
+	uint64_t answers = 0;
 
 	for (unsigned i = 0; i < pool->device_count; i++) {
 		const struct member *member = &pool->devices[i];
@@ -86,9 +86,10 @@ static int find_label(struct search *s)
 		rc = label_read_all(pool->engine, member->device, &member->header, consider, s);
 		if (rc == -ESHUTDOWN)
 			return rc;
-		answers += !rc;
+		if (!rc)
+			answers |= UINT64_C(1) << i;
 	}
-	return s->any && answers > pool->m ? 0 : -EIO;
+	return s->any && !losses_allowed(pool, members_active(pool), answers) ? 0 : -EIO;
 }
 
 static bool same_root(const struct label *a, const struct label *b)

@@ -62,6 +62,7 @@ struct member {
 	_Atomic bool failing; /* a write or flush failed: pool_drop_failing() drops it */
 	struct device_header header;
 	struct label_device label;
+	unsigned domain; /* the id of the first member of its domain */
 	char path[256];
 	uint64_t slots_offset;
 	/* Under pool->slots_lock. Used are those that nobody may have; resting ones are not. */
@@ -103,6 +104,15 @@ int pool_drop_failing(struct pool *pool);
  * Waits. A member that fails is dropped. (device.c)
  */
 int pool_flush(struct pool *pool, uint64_t members);
+/* What may be lost at once (loss.c). Sets of members are bits. */
+void losses_init(struct pool *pool);
+/* All that labels call active, missing ones as well. */
+uint64_t members_active(const struct pool *pool);
+/* Whether these of the active members may be lost at once: then what is left goes on without them.
+ * What is written to all but losses has been seen by those that may not. */
+bool losses_allowed(const struct pool *pool, uint64_t active, uint64_t lost);
+/* The most that may be. */
+unsigned losses_most(const struct pool *pool);
 /* Labels say that it is active and not whole. (attach.c) */
 static inline bool label_device_suspect(const struct label_device *d)
 {
@@ -112,6 +122,8 @@ static inline bool label_device_suspect(const struct label_device *d)
 void members_suspect(struct pool *pool, uint64_t before);
 /* A device that was dropped is away; its handle stays until the pool is closed. (attach.c) */
 void retired_close(struct pool *pool);
+/* All streams go on in new segments. (device.c) */
+void members_end_streams(struct pool *pool);
 /* The pool stops serving: all waiters are told `error`. Any thread. */
 void pool_fail(struct pool *pool, int error, const char *why);
 
@@ -255,6 +267,8 @@ bool segment_is_shown(struct txn *txn, const struct segment *segment);
 /* Likewise: gives its slots back and forgets it (when the transaction commits). Where an earlier
  * owner may still write, they stay taken until an opening knows that owner to be dead. */
 int segment_free(struct txn *txn, struct segment *segment);
+/* Those in stock are given up: there are better places now. Waits. */
+int segment_discard_stock(struct pool *pool);
 /* Fills the stock up to its size. Waits. From maintenance, and at opening. */
 int segment_restock(struct pool *pool);
 /* A copy of the row as it is now, for whoever does not hold the pool environment's write lock. */

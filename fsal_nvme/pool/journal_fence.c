@@ -7,7 +7,8 @@
  * read it, and would go on into the next owner's part of the ring. So the order is
  *
  *   1. the record with the new window is durable (promised),
- *   2. labels are read (beat_look()), and parity + 1 members show none of a later epoch,
+ *   2. labels are read (beat_look()), and more members than may be lost show none of a later
+ *      epoch,
  *   3. the window is used.
  *
  * The next owner writes its labels first and replays then. When 2 saw none of them, 1 was durable
@@ -15,7 +16,7 @@
  * did see them, we stop. A pause between any two of the steps changes nothing in that.
  *
  * Acknowledging. What an owner makes durable after its successor's replay has passed that place is
- * lost. While a look that showed no later owner on parity + 1 members (beat.c has one a second)
+ * lost. While a look that showed no later owner on enough members (beat.c has one a second)
  * began less than LEASE_NS ago, this cannot be: the successor's claim came after that look, and it
  * waits for longer between its claim and its replay, unless it knows us to be dead. Otherwise, the
  * process having stood still or too many devices being slow to answer, a batch that is durable is
@@ -28,15 +29,16 @@ bool journal_fence_holds(const struct journal *j)
 {
 	const struct pool *pool = j->pool;
 	uint64_t now = engine_clock(pool->engine);
-	unsigned fresh = 0;
+	uint64_t fresh = 0;
 
 	for (unsigned i = 0; i < pool->device_count; i++) {
 		const struct member *member = &pool->devices[i];
 		uint64_t looked = atomic_load(&member->looked);
 
-		fresh += member_usable(member) && looked && looked + LEASE_NS > now;
+		if (member_usable(member) && looked && looked + LEASE_NS > now)
+			fresh |= UINT64_C(1) << i;
 	}
-	return fresh > pool->header.parity;
+	return !losses_allowed(pool, members_active(pool), fresh);
 }
 
 bool journal_fence_wanted(struct journal *j)

@@ -212,15 +212,12 @@ static int find_at(struct walk *w, uint64_t position, uint64_t *silent)
 static bool enough_spoke(const struct walk *w, uint64_t silent)
 {
 	const struct pool *pool = w->pool;
-	unsigned count = 0;
+	uint64_t active = members_active(pool);
 
-	for (unsigned i = 0; i < pool->device_count; i++) {
-		bool missing = pool->label.devices[i].state == DEVICE_ACTIVE &&
-			       !member_usable(&pool->devices[i]);
-
-		count += missing || (silent >> i & 1);
-	}
-	return count <= pool->header.parity;
+	for (unsigned i = 0; i < pool->device_count; i++)
+		if (active >> i & 1 && !member_usable(&pool->devices[i]))
+			silent |= UINT64_C(1) << i;
+	return losses_allowed(pool, active, silent);
 }
 
 static int gap(struct walk *w, uint64_t silent)

@@ -103,13 +103,13 @@ static int check_owner(struct opening *o)
 static int check_losses(struct opening *o)
 {
 	struct pool *pool = o->pool;
-	unsigned lost = opening_lost(o);
+	uint64_t lost = opening_lost(o);
 
-	if (lost <= pool->m)
+	if (losses_allowed(pool, members_active(pool), lost))
 		return 0;
 	return error_set(o->error, -EIO, pool->label.name,
-		"%u of its active devices are missing or take no writes, at most %u may be", lost,
-		pool->m);
+		"%u of its active devices are missing or take no writes, at most %u may be",
+		(unsigned)__builtin_popcountll(lost), pool->m);
 }
 
 /* The room of earlier owners is used up: whose death would help, and how to say so. */

@@ -135,12 +135,13 @@ static bool is_lost(const struct opening *o, unsigned i)
 	       (!o->present[i] || atomic_load(&o->pool->devices[i].failing));
 }
 
-unsigned opening_lost(const struct opening *o)
+uint64_t opening_lost(const struct opening *o)
 {
-	unsigned lost = 0;
+	uint64_t lost = 0;
 
 	for (unsigned i = 0; i < o->pool->device_count; i++)
-		lost += is_lost(o, i);
+		if (is_lost(o, i))
+			lost |= UINT64_C(1) << i;
 	return lost;
 }
 
@@ -170,15 +171,17 @@ static void name_lost(const struct opening *o, char *text, size_t size)
 
 static int check_enough(const struct opening *o)
 {
-	unsigned missing = opening_lost(o), active = count_active(o);
+	uint64_t lost = opening_lost(o);
+	unsigned missing = (unsigned)__builtin_popcountll(lost), active = count_active(o);
 	char names[300];
 
-	if (active > missing && missing <= o->pool->m)
+	if (active > missing && losses_allowed(o->pool, members_active(o->pool), lost))
 		return 0;
 	name_lost(o, names, sizeof(names));
 	return error_set(o->error, -EIO, o->pool->label.name,
-		"%u of %u active devices are missing, at most %u may be; attach device%s", missing,
-		active, o->pool->m, names);
+		"%u of %u active devices are missing, at most %u may be%s; attach device%s",
+		missing, active, o->pool->m,
+		losses_most(o->pool) > o->pool->m ? ", or one domain" : "", names);
 }
 
 /* Who takes it over from a fenced owner does so to write; another node may be able to. */
@@ -202,6 +205,7 @@ int opening_count(struct opening *o)
 
 	pool->k = pool->header.data;
 	pool->m = pool->header.parity;
+	losses_init(pool);
 	rc = check_enough(o);
 	if (rc)
 		return rc;

@@ -41,9 +41,9 @@ int opening_members(struct opening *o);
 /* Refuses an old minority; below m + 1 usable devices the pool is read-only, or refused where
  * another node may be able to write it. */
 int opening_count(struct opening *o);
-/* How many members an opening for writing is going to drop: missing, or not able to take a claim.
- */
-unsigned opening_lost(const struct opening *o);
+/* The members that an opening for writing is going to drop, a bit each: missing, or not able to
+ * take a claim. */
+uint64_t opening_lost(const struct opening *o);
 
 /* --- open_claim.c ----------------------------------------------------------------------------- */
 

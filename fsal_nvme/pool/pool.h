@@ -194,12 +194,13 @@ struct pool_status {
 	struct pool_use use;
 	uint64_t usable, used, live, reserve, kept; /* bytes of data, without parity */
 	uint64_t segments, segments_open, segments_degraded;
+	uint64_t segments_uneven; /* that have more chunks in one domain than parity */
 	uint64_t journal_size, journal_used;
 	uint64_t images, deltas; /* written since opening; images: full ones */
 	uint64_t image_bytes, delta_bytes; /* of both, and of deltas; without parity */
 	uint64_t journal_bytes; /* of batches since the pool was made; each device that holds the
 				   journal has written so many */
-	bool domain_may_die; /* the placement lets one whole domain die */
+	bool domain_may_die; /* the placement lets one whole domain die, and has always done so */
 	uint64_t cache_size, cache_used; /* bytes; used: with what describes them */
 	uint64_t cache_hits, cache_misses; /* bytes of files read from it, and from devices */
 	char other_owners[200]; /* hosts that may still write, "alpha, beta"; "": none */

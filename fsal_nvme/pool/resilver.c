@@ -478,7 +478,12 @@ static int resilver(struct resilver *r)
 		rc = do_all(r);
 	if (rc || r->report->lost_blocks || r->report->waiting_segments)
 		return rc;
-	return become_whole(r);
+	rc = become_whole(r);
+	/* The root's image lies where there was room without them. One that does not fit is no
+	 * failure. */
+	if (!rc)
+		pool_checkpoint(r->pool);
+	return rc;
 }
 
 static int run(struct resilver *r)

@@ -620,6 +620,16 @@ static unsigned stock_left(struct pool *pool)
 	return count;
 }
 
+int segment_discard_stock(struct pool *pool)
+{
+	struct segment *s;
+	int rc = 0;
+
+	for (unsigned left = stock_left(pool); !rc && left && (s = stock_pop(pool)); left--)
+		rc = discard(pool, s);
+	return rc;
+}
+
 uint64_t segment_reserve(struct pool *pool)
 {
 	uint64_t images = atomic_load(&pool->image_segments) + COMPACTION_SEGMENTS;

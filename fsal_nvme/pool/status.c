@@ -36,6 +36,23 @@ static bool segment_degraded(struct pool *pool, const struct segment_row *row)
 	return false;
 }
 
+/* More than its parity makes up for are in one domain. */
+static bool segment_uneven(struct pool *pool, const struct segment_row *row)
+{
+	unsigned width = (unsigned)row->data + row->parity;
+
+	for (unsigned i = 0; i < width; i++) {
+		unsigned here = 0;
+
+		for (unsigned j = 0; j < width; j++)
+			here += pool->devices[row->chunks[i].device].domain ==
+				pool->devices[row->chunks[j].device].domain;
+		if (here > row->parity)
+			return true;
+	}
+	return false;
+}
+
 /* Calls back with a copy of each segment's row. */
 static void each_row(struct pool *pool,
 	void (*each)(struct pool *pool, const struct segment_row *row, void *data), void *data)
@@ -60,6 +77,7 @@ static void count_segment(struct pool *pool, const struct segment_row *row, void
 		return;
 	status->segments++;
 	status->segments_open += row->state == SEGMENT_OPEN;
+	status->segments_uneven += row->state != SEGMENT_RESERVED && segment_uneven(pool, row);
 	status->segments_degraded += row->state != SEGMENT_RESERVED && segment_degraded(pool, row);
 	status->used += segment_capacity(pool, row->data);
 	status->live += row->purpose == PURPOSE_DATA ? row->live : 0;
@@ -119,7 +137,7 @@ void pool_status(struct pool *pool, struct pool_status *status)
 	status->image_bytes = atomic_load(&pool->image_bytes);
 	status->delta_bytes = atomic_load(&pool->delta_bytes);
 	status->journal_bytes = durable.position;
-	status->domain_may_die = place_domain_may_die(pool);
+	status->domain_may_die = place_domain_may_die(pool) && !status->segments_uneven;
 	block_cache_status(pool->cache, status);
 }
 
@@ -155,7 +173,7 @@ static bool is_silent(struct pool *pool, const struct member *member, uint64_t n
 
 bool pool_answers(struct pool *pool, uint64_t nanoseconds, char *silent, size_t size)
 {
-	unsigned count = 0;
+	uint64_t all = 0;
 	size_t length = 0;
 
 	*silent = 0;
@@ -166,10 +184,10 @@ bool pool_answers(struct pool *pool, uint64_t nanoseconds, char *silent, size_t 
 			continue;
 		if (length < size)
 			length += (size_t)snprintf(silent + length, size - length, "%s%s",
-				count ? ", " : "", member->path);
-		count++;
+				all ? ", " : "", member->path);
+		all |= UINT64_C(1) << i;
 	}
-	return count <= pool->m;
+	return losses_allowed(pool, members_active(pool), all);
 }
 
 struct volume_sum {

@@ -142,6 +142,12 @@ static void domains(void **state)
 	sound(NULL);
 	forget(NULL);
 	status.domain_may_die = false;
+	status.segments_uneven = 5;
+	advise(1);
+	says(0, "5 segments were written while one was away", "copy files that were written then");
+	sound(NULL);
+	forget(NULL);
+	status.domain_may_die = false;
 	for (unsigned i = 0; i < 8; i++)
 		strcpy(status.devices[i].domain, "here");
 	advise(0);

@@ -191,13 +191,15 @@ static inline void pool_new(struct engine *engine)
 static inline void member_open(unsigned i, const char *path)
 {
 	struct member *member = &rig->pool->devices[i];
+	struct device *device = NULL;
 
 	member->label = rig->label.devices[i];
 	member->header.journal_offset = RING_OFFSET;
 	if (member->label.state == DEVICE_DROPPED)
 		atomic_store(&member->state, DEVICE_DROPPED);
-	else if (device_open(rig->pool->engine, path, 0, &member->device, NULL))
+	else if (device_open(rig->pool->engine, path, 0, &device, NULL))
 		atomic_store(&member->state, DEVICE_MISSING);
+	atomic_store(&member->device, device);
 }
 
 static inline void journal_open(void)

@@ -209,6 +209,7 @@ static inline void put_all(struct fixture *f)
 static inline void open_device(struct fixture *f, unsigned i, uint64_t size)
 {
 	struct member *member = &f->pool->devices[i];
+	struct device *device;
 
 	if (f->world) {
 		snprintf(member->path, sizeof(member->path), "nvme%u", i);
@@ -219,7 +220,8 @@ static inline void open_device(struct fixture *f, unsigned i, uint64_t size)
 		assert_true(f->files[i] >= 0);
 		assert_int_equal(ftruncate(f->files[i], (off_t)size), 0);
 	}
-	assert_int_equal(device_open(f->engine, member->path, 0, &member->device, NULL), 0);
+	assert_int_equal(device_open(f->engine, member->path, 0, &device, NULL), 0);
+	atomic_store(&member->device, device);
 	if (!f->world)
 		unlink(member->path);
 	member->slots_offset = HEAD_BYTES;

@@ -1,0 +1,295 @@
+/* links: pool */
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * Domains with more devices than parity: one of three may be lost whole, of two none, and nobody
+ * who sees one alone takes himself for the rest.
+ */
+#include <stdlib.h>
+
+#include "device/engine.h"
+#include "pool/internal.h"
+#include "pool_files.h"
+
+#define DEVICE_SIZE (3u << 20)
+#define SECOND UINT64_C(1000000000)
+#define OF_DOMAIN 3
+
+/* So many domains of three devices; 4+2, or 2+2 of two. */
+static void begin(unsigned domains, uint64_t seed)
+{
+	struct pool_create_device list[16];
+	struct pool_create_options create = {.name = "tank",
+		.data = domains > 2 ? 4 : 2,
+		.parity = 2,
+		.cell = 4096,
+		.devices = list,
+		.device_count = domains * OF_DOMAIN,
+		.host = "alpha",
+		.slot_rows = 4,
+		.force = true,
+		.journal_size = 512 << 10};
+	struct error error = {0};
+
+	fixture_make(&f, domains * OF_DOMAIN, 4, 2, DEVICE_SIZE, seed);
+	for (unsigned i = 0; i < f.devices; i++)
+		list[i] = (struct pool_create_device){
+			.path = f.names[i], .domain = f.names[i / OF_DOMAIN]};
+	assert_int_equal(pool_create(f.engine, &create, &error), 0);
+	pool = fixture_must_open(&f);
+	volume = fixture_make_volume(pool, "v");
+	assert_int_equal(stream_open(pool, volume, &stream), 0);
+	files = 0;
+	add_files(6);
+}
+
+static void end(void)
+{
+	pool_abandon(pool);
+	fixture_free(&f);
+}
+
+static void each_of(unsigned domain, void (*act)(struct sim_world *world, const char *name))
+{
+	for (unsigned i = 0; i < OF_DOMAIN; i++)
+		act(f.world, f.names[domain * OF_DOMAIN + i]);
+}
+
+static unsigned in_state(enum device_state state)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < f.devices; i++)
+		count += atomic_load(&pool->devices[i].state) == (int)state;
+	return count;
+}
+
+static void crash(void)
+{
+	fixture_crash(&f, pool, SIM_RANDOM);
+}
+
+static void take_back(unsigned domain)
+{
+	struct pool_resilver_report report;
+	struct error error = {0};
+
+	for (unsigned i = 0; i < OF_DOMAIN; i++)
+		assert_int_equal(pool_attach(pool, f.names[domain * OF_DOMAIN + i], &error), 0);
+	assert_int_equal(pool_resilver(pool, &report, NULL, NULL, &error), 0);
+	assert_true(report.whole);
+}
+
+/* --- one of three ----------------------------------------------------------------------------- */
+
+static bool may_die(void)
+{
+	struct pool_status *status = malloc(sizeof(*status));
+	bool may;
+
+	pool_status(pool, status);
+	may = status->domain_may_die;
+	free(status);
+	return may;
+}
+
+static void must_have_files_but(const bool *left_out)
+{
+	for (unsigned i = 0; i < files; i++)
+		if (!left_out[i])
+			must_have_file(i);
+}
+
+/* One after the other, each while the pool is in use, at a crash, and taken back. What was written
+ * to two domains alone has three chunks in each: another one may not go, which the status says. */
+static void each_domain_in_turn(void **state)
+{
+	bool uneven[FILES] = {false};
+
+	begin(3, 1);
+	assert_true(may_die());
+	for (unsigned domain = 0; domain < 3; domain++) {
+		each_of(domain, sim_kill_device);
+		for (unsigned i = 0; i < 3; i++)
+			uneven[files + i] = true;
+		add_files(3);
+		assert_int_equal(in_state(DEVICE_DROPPED), OF_DOMAIN);
+		assert_false(may_die());
+		crash();
+		open_pool();
+		must_have_files_but(uneven);
+		each_of(domain, sim_revive_device);
+		take_back(domain);
+		assert_false(may_die());
+		add_files(2);
+		crash();
+		each_of((domain + 1) % 3, sim_kill_device);
+		open_to_look();
+		must_have_files_but(uneven);
+		pool_abandon(pool);
+		each_of((domain + 1) % 3, sim_revive_device);
+		open_pool();
+		must_have_all_files();
+	}
+	end();
+}
+
+/* At each write and flush of what goes on, and what was acknowledged is there without it. */
+static void a_domain_and_the_power(void **state)
+{
+	struct sim_image *image = NULL;
+	unsigned before;
+	bool cut = true;
+
+	begin(3, 2);
+	before = files;
+	crash();
+	assert_int_equal(sim_save(f.world, &image), 0);
+	for (uint64_t n = 1; cut; n++) {
+		files = before;
+		assert_int_equal(sim_restore(f.world, image), 0);
+		sim_seed(f.world, n);
+		open_pool();
+		sim_cut_power_at(f.engine, n);
+		if (!add_file() && !add_file())
+			pool_checkpoint(pool);
+		cut = sim_power_was_cut(f.engine);
+		crash();
+		each_of(n % 3, sim_kill_device);
+		open_pool();
+		must_have_all_files();
+		pool_abandon(pool);
+		each_of(n % 3, sim_revive_device);
+	}
+	sim_image_free(image);
+	fixture_free(&f);
+}
+
+static void one_more_is_too_much(void **state)
+{
+	struct error error;
+
+	begin(3, 3);
+	crash();
+	each_of(1, sim_kill_device);
+	sim_kill_device(f.world, "d8");
+	assert_int_equal(fixture_open(&f, &pool, &error), -EIO);
+	assert_non_null(strstr(error.message, "at most 2 may be, or one domain"));
+	sim_revive_device(f.world, "d8");
+	sim_revive_device(f.world, "d3");
+	open_pool();
+	must_have_all_files();
+	assert_int_equal(in_state(DEVICE_DROPPED), 2);
+	each_of(1, sim_revive_device);
+	end();
+}
+
+static void more_that_fail_in_several_domains_stop_it(void **state)
+{
+	begin(3, 4);
+	sim_kill_device(f.world, "d0");
+	sim_kill_device(f.world, "d1");
+	sim_kill_device(f.world, "d4");
+	add_file();
+	assert_int_equal(pool_maintain(pool), -EIO);
+	assert_int_equal(in_state(DEVICE_DROPPED), 0);
+	crash();
+	sim_revive_device(f.world, "d0");
+	sim_revive_device(f.world, "d1");
+	sim_revive_device(f.world, "d4");
+	open_pool();
+	must_have_all_files();
+	end();
+}
+
+/* --- nobody is two ---------------------------------------------------------------------------- */
+
+/* Each could take the other for lost. */
+static void neither_of_two(void **state)
+{
+	struct error error;
+
+	begin(2, 5);
+	each_of(1, sim_kill_device);
+	add_file();
+	assert_int_equal(pool_maintain(pool), -EIO);
+	crash();
+	assert_int_equal(fixture_open(&f, &pool, &error), -EIO);
+	each_of(1, sim_revive_device);
+	open_pool();
+	must_have_all_files();
+	assert_int_equal(in_state(DEVICE_ACTIVE), 6);
+	end();
+}
+
+/* What a successor has written to the others its own domain does not show. */
+static void who_sees_one_domain_alone_acknowledges_nothing(void **state)
+{
+	begin(3, 6);
+	for (unsigned i = OF_DOMAIN; i < f.devices; i++)
+		sim_fail_device_reads(f.world, f.names[i], -EIO);
+	for (unsigned i = 0; i < 10; i++) {
+		pool_maintain(pool);
+		engine_sleep(f.engine, SECOND);
+	}
+	assert_int_not_equal(add_file(), 0);
+	end();
+}
+
+static void who_sees_two_goes_on(void **state)
+{
+	begin(3, 7);
+	for (unsigned i = 2 * OF_DOMAIN; i < f.devices; i++)
+		sim_fail_device_reads(f.world, f.names[i], -EIO);
+	for (unsigned i = 0; i < 10; i++) {
+		pool_maintain(pool);
+		engine_sleep(f.engine, SECOND);
+	}
+	assert_int_equal(add_file(), 0);
+	end();
+}
+
+/* --- the rule --------------------------------------------------------------------------------- */
+
+static uint64_t from(unsigned first, unsigned count)
+{
+	return ((UINT64_C(1) << count) - 1) << first;
+}
+
+/* Of any two parts of the active devices at most one can go on without the other. */
+static void two_parts_never_go_on_both(void **state)
+{
+	for (unsigned domains = 2; domains <= 4; domains++) {
+		uint64_t all = from(0, domains * OF_DOMAIN);
+
+		begin(domains, 8);
+		for (uint64_t part = 1; part < all; part++) {
+			bool one = losses_allowed(pool, all, all & ~part) &&
+				   __builtin_popcountll(part) > (int)pool->m;
+			bool other = losses_allowed(pool, all, part) &&
+				     __builtin_popcountll(all & ~part) > (int)pool->m;
+
+			assert_false(one && other);
+		}
+		assert_int_equal(losses_allowed(pool, all, from(0, 3)), domains > 2);
+		assert_int_equal(losses_most(pool), domains > 2 ? 3 : 2);
+		assert_true(losses_allowed(pool, all, from(2, 2)));
+		assert_false(losses_allowed(pool, all, from(1, 3)));
+		end();
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(each_domain_in_turn),
+		cmocka_unit_test(a_domain_and_the_power),
+		cmocka_unit_test(one_more_is_too_much),
+		cmocka_unit_test(more_that_fail_in_several_domains_stop_it),
+		cmocka_unit_test(neither_of_two),
+		cmocka_unit_test(who_sees_one_domain_alone_acknowledges_nothing),
+		cmocka_unit_test(who_sees_two_goes_on),
+		cmocka_unit_test(two_parts_never_go_on_both),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
