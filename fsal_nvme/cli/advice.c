@@ -89,15 +89,17 @@ static void advise_device(struct advice *a, const struct pool_device_status *d)
 		next(a,
 			"attach it, and let `millrace pool import %s` look for it; once the pool "
 			"was written to without it, it lacks something, and `millrace pool attach "
-			"%s` takes it back",
-			a->pool, a->pool);
+			"%s` takes it back; `millrace pool replace %s %u NEW` puts another one in "
+			"its place",
+			a->pool, a->pool, a->pool, d->id);
 	} else if (d->state == DEVICE_DROPPED) {
 		what(a, "device %u (%s, domain %s) missed writes and is not used any more", d->id,
 			d->path[0] ? d->path : "path not known", d->domain);
 		next(a,
 			"look at `dmesg`, cables and %s; when it is well, `millrace pool attach "
-			"%s` takes it back and makes it whole",
-			drive_check(d, check, sizeof(check)), a->pool);
+			"%s` takes it back and makes it whole; else `millrace pool replace %s %u "
+			"NEW` puts another one in its place",
+			drive_check(d, check, sizeof(check)), a->pool, a->pool, d->id);
 	} else if (d->suspect) {
 		what(a, "device %u (%s, domain %s) was away and is not whole yet", d->id, d->path,
 			d->domain);

@@ -171,6 +171,7 @@ int command_pool_list(struct command *command);
 int command_pool_destroy(struct command *command);
 int command_pool_status(struct command *command);
 int command_pool_attach(struct command *command);
+int command_pool_replace(struct command *command);
 int command_pool_iostat(struct command *command);
 int command_serve(struct command *command);
 int command_status(struct command *command);

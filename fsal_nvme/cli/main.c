@@ -21,6 +21,7 @@ static const struct {
 	{"pool", "status", command_pool_status},
 	{"pool", "iostat", command_pool_iostat},
 	{"pool", "attach", command_pool_attach},
+	{"pool", "replace", command_pool_replace},
 	{"pool", "destroy", command_pool_destroy},
 	{"dataset", "list", command_run_on_pools},
 	{"share", "list", command_run_on_pools},

@@ -534,7 +534,8 @@ int command_pool_destroy(struct command *c)
 	return rc;
 }
 
-/* --- attach ------------------------------------------------------------------------------ */
+/* --- attach, replace
+ * ------------------------------------------------------------------------------ */
 
 /* All of its devices that can be found, whatever they are called now. */
 static int find_devices(struct command *c, const char *name)
@@ -555,18 +556,35 @@ static int find_devices(struct command *c, const char *name)
 	return rc;
 }
 
+/* Runs it. A device that is in use, and not found by the next verb, would be dropped by that: so
+ * the cache has it from now on. Takes `paths`. */
+static int run_and_remember(struct command *c, const char *name, json_t *paths)
+{
+	int rc = command_run_on_pool(c), saved = 0;
+
+	if (json_object_get(c->result, "resilver"))
+		saved = cache_add(c, name, paths, &c->error);
+	json_decref(paths);
+	return rc ? rc : saved;
+}
+
 int command_pool_attach(struct command *c)
 {
 	char name[POOL_NAME_MAX + 1];
-	int rc = object_split(pool_argument(c), name, NULL, &c->error), saved = 0;
+	int rc = object_split(pool_argument(c), name, NULL, &c->error);
 
 	if (!rc && !json_object_get(c->args, "device"))
 		rc = find_devices(c, name);
-	if (rc)
-		return rc;
-	rc = command_run_on_pool(c);
-	/* One that is in use, and not found by the next verb, would be dropped by it. */
-	if (json_object_get(c->result, "resilver"))
-		saved = cache_add(c, name, json_object_get(c->args, "device"), &c->error);
-	return rc ? rc : saved;
+	return rc ? rc : run_and_remember(c, name, json_incref(json_object_get(c->args, "device")));
+}
+
+int command_pool_replace(struct command *c)
+{
+	const char *path = json_string_value(json_object_get(c->args, "new"));
+	char name[POOL_NAME_MAX + 1];
+	int rc = object_split(pool_argument(c), name, NULL, &c->error);
+
+	if (!rc)
+		rc = server_path_check(path, &c->error);
+	return rc ? rc : run_and_remember(c, name, json_pack("[s]", path));
 }

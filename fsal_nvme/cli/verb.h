@@ -131,6 +131,7 @@ int verb_pool_get(struct verb_call *call);
 int verb_pool_set(struct verb_call *call);
 int verb_pool_check(struct verb_call *call);
 int verb_pool_attach(struct verb_call *call);
+int verb_pool_replace(struct verb_call *call);
 int verb_dataset_ingest(struct verb_call *call);
 int verb_dataset_seal(struct verb_call *call);
 int verb_dataset_verify(struct verb_call *call);

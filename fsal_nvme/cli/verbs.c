@@ -72,6 +72,11 @@ static const struct parameter pool_attach_args[] = {POOL,
 	{"device", VALUE_PATH, MANY_PLACE, 0, 0, "DEVICE",
 		"only these; all that are found, without"},
 	END};
+static const struct parameter pool_replace_args[] = {POOL,
+	{"device", VALUE_TEXT, NEEDED_PLACE, 0, 0, "DEVICE",
+		"the one that is lost: its number, or the path that it had"},
+	{"new", VALUE_PATH, NEEDED_PLACE, 0, 0, "NEW", "the one that takes its place"},
+	FORCE("take a device that holds a file system or another pool"), END};
 static const struct parameter pool_destroy_args[] = {POOL, YES, END};
 
 static const struct parameter dataset_ingest_args[] = {VOLUME("dataset"),
@@ -183,6 +188,8 @@ const struct verb verb_table[] = {
 		verb_pool_check},
 	{"pool", "attach", "take devices back that were dropped, and make them whole", 0,
 		pool_attach_args, verb_pool_attach},
+	{"pool", "replace", "put another device in the place of one that is lost", 0,
+		pool_replace_args, verb_pool_replace},
 	{"pool", "destroy", "destroy a pool and all it holds", VERB_DESTROYS, pool_destroy_args,
 		NULL},
 	{"dataset", "ingest", "copy a directory into a new dataset and seal it", 0,

@@ -1,23 +1,26 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
-/* Devices that were dropped and are there again: taken back, and made whole. */
+/* Devices that were dropped: taken back, or replaced, and made whole. */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "cli/verb.h"
 
+/* The first error, with its story: what cannot be attached keeps nothing from the others. */
 static int attach_all(struct verb_call *call)
 {
 	const json_t *devices = json_object_get(call->args, "device"), *device;
+	int first = 0;
 	size_t i;
 
 	json_array_foreach(devices, i, device)
 	{
 		int rc = pool_attach(call->pool, json_string_value(device), call->error);
 
-		if (rc)
-			return rc;
+		first = first ? first : rc;
 	}
-	return 0;
+	return first;
 }
 
 static bool resilver_progress(void *data, uint64_t done, uint64_t total)
@@ -54,23 +57,60 @@ static int judge(struct verb_call *call, const struct pool_resilver_report *r)
 			"%llu blocks cannot be rebuilt now: attach what else is away, and say it "
 			"again; `millrace pool check %s` names files that cannot be read",
 			(unsigned long long)r->lost_blocks, name);
-	if (r->waiting_segments)
-		return error_set(call->error, -EBUSY, name,
-			"%llu segments are left, to which an earlier owner may still write: "
-			"`millrace pool status %s` says what to do about it; then say it again",
-			(unsigned long long)r->waiting_segments, name);
 	return error_set(call->error, -EIO, name,
 		"a device failed again: `millrace pool status %s` says which", name);
 }
 
-int verb_pool_attach(struct verb_call *call)
+static int make_whole(struct verb_call *call)
 {
 	struct pool_resilver_report report;
-	int rc = attach_all(call);
+	int rc = pool_resilver(call->pool, &report, resilver_progress, call, call->error);
 
-	if (rc)
-		return rc;
-	rc = pool_resilver(call->pool, &report, resilver_progress, call, call->error);
-	put_report(call->result, &report);
+	if (report.devices || !call->error->code)
+		put_report(call->result, &report);
 	return rc ? rc : judge(call, &report);
+}
+
+int verb_pool_attach(struct verb_call *call)
+{
+	int attached = attach_all(call), rc = make_whole(call);
+
+	return attached ? attached : rc;
+}
+
+/* By its number, or the path that `pool status` shows. */
+static int find_device(struct verb_call *call, const char *name, unsigned *id)
+{
+	struct pool_status *status;
+	char *end;
+
+	*id = (unsigned)strtoul(name, &end, 10);
+	if (*name && !*end)
+		return 0;
+	status = malloc(sizeof(*status));
+	if (!status)
+		return -ENOMEM;
+	pool_status(call->pool, status);
+	for (*id = 0; *id < status->device_count; ++*id)
+		if (!strcmp(status->devices[*id].path, name))
+			break;
+	if (*id == status->device_count)
+		error_set(call->error, -ENOENT, name,
+			"pool %s has no such device: name it by its number in `millrace pool "
+			"status "
+			"%s`",
+			pool_name(call->pool), pool_name(call->pool));
+	free(status);
+	return call->error->code;
+}
+
+int verb_pool_replace(struct verb_call *call)
+{
+	unsigned id;
+	int rc = find_device(call, call_text(call, "device"), &id);
+
+	if (!rc)
+		rc = pool_replace(call->pool, id, call_text(call, "new"), call_flag(call, "force"),
+			call->error);
+	return rc ? rc : make_whole(call);
 }

@@ -242,6 +242,7 @@ const struct view view_table[] = {
 	{"pool", "get", "properties", NULL, "No properties.", properties, false},
 	{"pool", "check", "check", NULL, NULL, check, false},
 	{"pool", "attach", "resilver", NULL, NULL, resilver, false},
+	{"pool", "replace", "resilver", NULL, NULL, resilver, false},
 	{"dataset", "ingest", "ingest", NULL, NULL, ingest, false},
 	{"dataset", "list", "datasets", NULL, "No datasets.", datasets, false},
 	{"dataset", "get", "properties", NULL, "No properties.", properties, false},

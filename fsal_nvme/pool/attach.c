@@ -9,10 +9,16 @@
  *           one of those of which parity may be missing, though not whole. Then to itself
  *   use     new segments, rows, labels; the journal's copies are chosen anew, as it may be of a
  *           domain that had none. Of segments that were there before it may lack anything: they
- *           get no new rows (stream.c), and it counts as gone where one is closed
+ *           get no new rows (stream.c), it counts as gone where one is closed, and is asked for
+ *           their bytes when all others are not enough
  *
  * Streams go on in new segments then: those that were chosen without it are narrower, or have more
- * chunks in one domain than is good. pool_resilver() makes it whole.
+ * chunks in one domain than is good. pool_resilver() makes it whole. Neither is done while an
+ * earlier owner may wake up: that may have been at it, and what it writes here it has not reserved.
+ *
+ * One that is put in the place of a lost one is made first: wiped, and given a header of that one's
+ * number and a uuid of its own. Then the same, but that labels have its uuid from "count" on:
+ * before that it is nobody's, and behind it the old one is.
  *
  * Crash cases. In the middle of "wipe" it is dropped, as it was, and its labels and journal were
  * nobody's. In the middle of "count" the newest label that is found calls it dropped or active, and
@@ -48,8 +54,10 @@ void retired_close(struct pool *pool)
 void members_suspect(struct pool *pool, uint64_t before)
 {
 	for (unsigned i = 0; i < pool->device_count; i++)
-		if (label_device_suspect(&pool->devices[i].label))
+		if (label_device_suspect(&pool->devices[i].label)) {
 			atomic_store(&pool->devices[i].suspect_before, before);
+			pool->resilvered_late = true;
+		}
 }
 
 /* --- which ------------------------------------------------------------------------------------ */
@@ -87,17 +95,14 @@ static int check_idle(const struct member *member, const char *path, struct erro
 		(unsigned long long)counters.under_way);
 }
 
-static int open_again(struct pool *pool, struct member *member, const char *path,
-	const struct device_header *header, struct error *error)
+/* It is the member's from now on, what that had before is closed with the pool. */
+static int give_device(struct pool *pool, struct member *member, const char *path,
+	struct device *device, const struct device_header *header)
 {
 	struct retired *r = malloc(sizeof(*r));
-	struct device *device;
-	int rc = r ? device_open(pool->engine, path, DEVICE_EXCLUSIVE, &device, error) : -ENOMEM;
 
-	if (rc) {
-		free(r);
-		return rc;
-	}
+	if (!r)
+		return -ENOMEM;
 	r->device = member->device;
 	r->next = pool->retired;
 	pool->retired = r;
@@ -106,6 +111,20 @@ static int open_again(struct pool *pool, struct member *member, const char *path
 	snprintf(member->path, sizeof(member->path), "%s", path);
 	atomic_store(&member->device, device);
 	return 0;
+}
+
+static int open_again(struct pool *pool, struct member *member, const char *path,
+	const struct device_header *header, struct error *error)
+{
+	struct device *device;
+	int rc = device_open(pool->engine, path, DEVICE_EXCLUSIVE, &device, error);
+
+	if (rc)
+		return rc;
+	rc = give_device(pool, member, path, device, header);
+	if (rc)
+		device_close(device);
+	return rc;
 }
 
 /* A handle that it has, on what is there, is as good as any. */
@@ -122,23 +141,22 @@ static int get_device(struct pool *pool, struct member *member, const char *path
 /* --- wipe ------------------------------------------------------------------------------------- */
 
 static int wipe_range(
-	struct pool *pool, const struct member *member, void *zeros, uint64_t from, uint64_t length)
+	struct pool *pool, struct device *device, void *zeros, uint64_t from, uint64_t length)
 {
 	int rc = 0;
 
 	for (uint64_t at = 0; !rc && at < length; at += WIPE_PIECE) {
 		struct io io;
 
-		io_prepare(&io, IO_WRITE, member->device, from + at, zeros,
+		io_prepare(&io, IO_WRITE, device, from + at, zeros,
 			length - at < WIPE_PIECE ? length - at : WIPE_PIECE);
 		rc = io_run(pool->engine, &io);
 	}
 	return rc;
 }
 
-static int wipe(struct pool *pool, const struct member *member)
+static int wipe(struct pool *pool, struct device *device, const struct device_header *h)
 {
-	const struct device_header *h = &member->header;
 	void *zeros = buffer_alloc(pool->engine, WIPE_PIECE);
 	struct io io;
 	int rc;
@@ -146,39 +164,47 @@ static int wipe(struct pool *pool, const struct member *member)
 	if (!zeros)
 		return -ENOMEM;
 	memset(zeros, 0, WIPE_PIECE);
-	rc = wipe_range(pool, member, zeros, LABEL_A_OFFSET, LABEL_AREA);
+	rc = wipe_range(pool, device, zeros, LABEL_A_OFFSET, LABEL_AREA);
 	if (!rc)
-		rc = wipe_range(pool, member, zeros, h->label_b_offset, LABEL_AREA);
+		rc = wipe_range(pool, device, zeros, h->label_b_offset, LABEL_AREA);
 	if (!rc)
-		rc = wipe_range(pool, member, zeros, h->journal_offset, h->journal_size);
+		rc = wipe_range(pool, device, zeros, h->journal_offset, h->journal_size);
 	buffer_free(pool->engine, zeros, WIPE_PIECE);
 	if (rc)
 		return rc;
-	io_prepare(&io, IO_FLUSH, member->device, 0, NULL, 0);
+	io_prepare(&io, IO_FLUSH, device, 0, NULL, 0);
 	return io_run(pool->engine, &io);
 }
 
 /* --- count, use ------------------------------------------------------------------------------- */
 
-static void label_say(struct pool *pool, struct member *member, enum device_state state)
+static void label_say(
+	struct pool *pool, unsigned id, enum device_state state, const uint8_t uuid[16])
 {
-	struct label_device *d = &pool->label.devices[member - pool->devices];
+	struct label_device *d = &pool->label.devices[id];
 
 	pthread_mutex_lock(&pool->label_lock);
+	memcpy(d->uuid, uuid, sizeof(d->uuid));
 	d->state = (uint8_t)state;
 	if (!d->dropped_lsn)
 		d->dropped_lsn = 1;
 	pthread_mutex_unlock(&pool->label_lock);
 }
 
-static int count_in(struct pool *pool, struct member *member)
+/* The device of that uuid. The others show then that there is no later owner: one that comes finds
+ * what was written. One that came before may have claimed fewer devices than there are with it, so
+ * that it does not answer for others in that. */
+static int count_in(struct pool *pool, struct member *member, const uint8_t uuid[16])
 {
+	unsigned id = (unsigned)(member - pool->devices);
 	int rc;
 
-	label_say(pool, member, DEVICE_ACTIVE);
+	label_say(pool, id, DEVICE_ACTIVE, uuid);
 	rc = label_write(pool);
+	if (!rc)
+		rc = beat_still_ours(pool);
 	if (rc) {
-		label_say(pool, member, DEVICE_DROPPED);
+		label_say(pool, id, DEVICE_DROPPED, member->label.uuid);
 		label_write(pool);
 	}
 	return rc;
@@ -206,8 +232,6 @@ static int use(struct pool *pool, struct member *member)
 	pthread_mutex_unlock(&pool->label_lock);
 	atomic_store(&member->failing, false);
 	atomic_store(&member->looked, 0);
-	atomic_store(&member->written, 0);
-	atomic_store(&member->flushed, 0);
 	atomic_store(&member->suspect_before, ids_end(pool));
 	atomic_store(&member->state, DEVICE_ACTIVE);
 	log_notice("pool %s: device %u (%s) is attached again", pool->label.name,
@@ -215,7 +239,22 @@ static int use(struct pool *pool, struct member *member)
 	return label_write(pool);
 }
 
-/* With drop_lock. */
+/* The member has its device, and that has been wiped. Each flush takes drop_lock: it is held for no
+ * longer than that. */
+static int join(struct pool *pool, struct member *member, const char *path, struct error *error)
+{
+	int rc;
+
+	pthread_mutex_lock(&pool->drop_lock);
+	rc = count_in(pool, member, member->header.uuid);
+	if (!rc)
+		rc = use(pool, member);
+	pthread_mutex_unlock(&pool->drop_lock);
+	if (!rc)
+		journal_spread(pool);
+	return rc ? error_set(error, rc, path, "it cannot be attached: %s", strerror(-rc)) : 0;
+}
+
 static int attach(struct pool *pool, const char *path, const struct device_header *header,
 	struct error *error)
 {
@@ -227,20 +266,133 @@ static int attach(struct pool *pool, const char *path, const struct device_heade
 	rc = get_device(pool, member, path, header, error);
 	if (rc)
 		return rc;
-	rc = wipe(pool, member);
+	rc = wipe(pool, member->device, &member->header);
 	if (rc)
 		return error_set(error, rc, path, "it takes no writes: %s", strerror(-rc));
-	rc = count_in(pool, member);
-	if (!rc)
-		rc = use(pool, member);
-	if (!rc)
-		rc = journal_rearrange(pool);
-	return rc ? error_set(error, rc, path, "it cannot be attached: %s", strerror(-rc)) : 0;
+	return join(pool, member, path, error);
 }
 
-int pool_attach(struct pool *pool, const char *path, struct error *error)
+/* --- another one in its place -------------------------------------------------------------------
+ */
+
+static int write_header(
+	struct pool *pool, struct device *device, const struct device_header *header)
 {
-	struct device_header header;
+	const uint64_t places[] = {0, header->size - BLOCK_SIZE};
+	void *block = buffer_alloc(pool->engine, BLOCK_SIZE);
+	int rc = block ? device_header_encode(header, block) : -ENOMEM;
+
+	for (unsigned i = 0; !rc && i < 2; i++) {
+		struct io io;
+
+		io_prepare(&io, IO_WRITE, device, places[i], block, BLOCK_SIZE);
+		io.flags = IO_FUA;
+		rc = io_run(pool->engine, &io);
+	}
+	buffer_free(pool->engine, block, BLOCK_SIZE);
+	return rc;
+}
+
+/* A device with the member's number and a uuid of its own, which no label names yet. */
+static int make_device(struct pool *pool, const struct member *member, struct device *device,
+	const char *path, struct device_header *header, struct error *error)
+{
+	uint64_t size = device_info(device)->size;
+	int rc = geometry_plan_like(&pool->header, size, member->slot_count, header);
+
+	if (rc)
+		return error_set(error, rc, path,
+			"it is too small: %llu MiB do not hold the %u slots of the one that it is "
+			"to replace",
+			(unsigned long long)(size >> 20), member->slot_count);
+	header->id = (uint16_t)(member - pool->devices);
+	header->created = engine_time(pool->engine);
+	uuid_make(pool->engine, header->uuid);
+	rc = wipe(pool, device, header);
+	if (!rc)
+		rc = write_header(pool, device, header);
+	return rc ? error_set(error, rc, path, "it takes no writes: %s", strerror(-rc)) : 0;
+}
+
+/* So that nobody takes the old one for a part of the pool, should it be there. */
+static void disown(struct pool *pool, struct device *device, const struct device_header *header)
+{
+	void *zeros = buffer_alloc(pool->engine, WIPE_PIECE);
+
+	if (zeros) {
+		memset(zeros, 0, WIPE_PIECE);
+		wipe_range(pool, device, zeros, 0, BLOCK_SIZE);
+		wipe_range(pool, device, zeros, header->size - BLOCK_SIZE, BLOCK_SIZE);
+	}
+	buffer_free(pool->engine, zeros, WIPE_PIECE);
+}
+
+static int put_in_place(struct pool *pool, struct member *member, const char *path,
+	struct device *device, struct error *error)
+{
+	struct device_header old_header = member->header, header;
+	struct device *old = member->device;
+	int rc = make_device(pool, member, device, path, &header, error);
+
+	if (!rc)
+		rc = give_device(pool, member, path, device, &header);
+	if (rc) {
+		device_close(device);
+		return rc;
+	}
+	rc = join(pool, member, path, error);
+	if (!rc && old && device_present(old))
+		disown(pool, old, &old_header);
+	return rc;
+}
+
+static int replace(
+	struct pool *pool, unsigned id, const char *path, bool force, struct error *error)
+{
+	struct member *member = &pool->devices[id];
+	struct device *device;
+	int rc;
+
+	if (member_usable(member))
+		return error_set(error, -EBUSY, member->path,
+			"it is in use; one that failed or is missing can be replaced");
+	rc = member->device ? check_idle(member, member->path, error) : 0;
+	if (!rc)
+		rc = device_open(pool->engine, path, DEVICE_EXCLUSIVE, &device, error);
+	if (rc)
+		return rc;
+	if (!force)
+		rc = device_check_unused(pool->engine, device, path, error);
+	if (!rc)
+		return put_in_place(pool, member, path, device, error);
+	device_close(device);
+	return rc;
+}
+
+/* --- either
+ * --------------------------------------------------------------------------------------- */
+
+/* One that may wake up in the middle of this would write where nobody expects it. */
+int refuse_for_others(struct pool *pool, struct error *error)
+{
+	char names[200];
+	int rc = 0;
+
+	pthread_mutex_lock(&pool->label_lock);
+	if (pool->label.other_count) {
+		owners_name(&pool->label, names, sizeof(names));
+		rc = error_set(error, -EBUSY, pool->label.name,
+			"%s had it open, and may still write: once dead or fenced for sure, stop "
+			"what serves it and `millrace pool import --owner-dead %s`; or have that "
+			"host open it once",
+			names, pool->label.name);
+	}
+	pthread_mutex_unlock(&pool->label_lock);
+	return rc;
+}
+
+static int begin(struct pool *pool, const char *path, struct error *error)
+{
 	int rc = atomic_load(&pool->failure);
 
 	if (!rc && pool->read_only)
@@ -248,19 +400,40 @@ int pool_attach(struct pool *pool, const char *path, struct error *error)
 	if (rc)
 		return error_set(error, rc, pool->label.name,
 			"no device can be attached, since it cannot be written: %s", strerror(-rc));
-	rc = whose(pool, path, &header, error);
-	if (rc)
-		return rc;
-	if (atomic_exchange(&pool->resilvering, true))
-		return error_set(error, -EBUSY, path,
+	rc = refuse_for_others(pool, error);
+	if (!rc && atomic_exchange(&pool->resilvering, true))
+		rc = error_set(error, -EBUSY, path,
 			"other devices are being resilvered; attach it when they are whole");
-	pthread_mutex_lock(&pool->drop_lock);
-	rc = attach(pool, path, &header, error);
-	pthread_mutex_unlock(&pool->drop_lock);
+	return rc;
+}
+
+/* What is written from now on has the best places that there are. */
+static int end(struct pool *pool, int rc)
+{
 	if (!rc) {
 		members_end_streams(pool);
 		rc = segment_discard_stock(pool);
 	}
 	atomic_store(&pool->resilvering, false);
 	return rc;
+}
+
+int pool_attach(struct pool *pool, const char *path, struct error *error)
+{
+	struct device_header header;
+	int rc = whose(pool, path, &header, error);
+
+	if (!rc)
+		rc = begin(pool, path, error);
+	return rc ? rc : end(pool, attach(pool, path, &header, error));
+}
+
+int pool_replace(struct pool *pool, unsigned id, const char *path, bool force, struct error *error)
+{
+	int rc = id < pool->device_count ? begin(pool, path, error)
+					 : error_set(error, -ENOENT, pool->label.name,
+						   "it has no device %u: they are 0 to %u", id,
+						   pool->device_count - 1u);
+
+	return rc ? rc : end(pool, replace(pool, id, path, force, error));
 }

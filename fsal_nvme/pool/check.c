@@ -31,6 +31,7 @@
 struct check {
 	struct pool *pool;
 	bool repair;
+	bool all; /* chunks of devices that are not whole as well */
 	struct pool_check_report *report;
 	bool (*progress)(void *data, uint64_t done, uint64_t total);
 	void *data;
@@ -93,7 +94,8 @@ static void look_at(struct check *check, struct looks *looks, unsigned chunk, ui
 {
 	unsigned i = looks->count;
 
-	if (!chunk_usable(check->pool, looks->segment, chunk))
+	if (!chunk_usable(check->pool, looks->segment, chunk) &&
+		!(check->all && member_usable(segment_member(check->pool, looks->segment, chunk))))
 		return;
 	looks->count++;
 	looks->chunk[i] = chunk;
@@ -149,11 +151,10 @@ void chunk_header_expect(struct pool *pool, const struct segment *segment, unsig
 	memcpy(header->pool, pool->header.pool, sizeof(header->pool));
 }
 
-/* A chunk that was moved has a greater generation than the others. */
 bool chunk_header_right(const struct chunk_header *want, const struct chunk_header *got)
 {
 	return memcmp(want->pool, got->pool, sizeof(want->pool)) == 0 &&
-	       want->segment == got->segment && want->generation >= got->generation &&
+	       want->segment == got->segment && want->generation == got->generation &&
 	       want->index == got->index && want->data == got->data &&
 	       want->parity == got->parity && want->matrix == got->matrix &&
 	       want->cell == got->cell && want->rows == got->rows && want->length == got->length;
@@ -248,7 +249,7 @@ static int check_pages(struct check *check, struct looks *looks)
 
 int pages_mend(struct pool *pool, struct segment *segment, struct pool_check_report *report)
 {
-	struct check check = {.pool = pool, .repair = true, .report = report};
+	struct check check = {.pool = pool, .repair = true, .all = true, .report = report};
 	struct looks *looks;
 	int result = looks_create(&check, segment, &looks);
 

@@ -17,6 +17,9 @@
  * A frozen segment's rows behind the recorded ones: those with a tail are written again, the bytes
  * that were stable and zeroes; those without hold nothing that was ever referred to, and are
  * written as zeroes, so that every row of a closed segment has bytes and checksums that agree.
+ * Its owner may have been at closing it, with what was appended to its last row and lost since: a
+ * device that has those bytes, and pages that agree with them, may be away now and come back. So
+ * headers and pages get another generation, and only that of the segment's row is believed.
  */
 #include <assert.h>
 
@@ -434,6 +437,16 @@ static int write_frozen_rows(struct pool *pool, struct segment *segment)
 	return rc;
 }
 
+/* What its owner had of headers and pages is of rows that may be others now: they are told apart.
+ */
+static int write_frozen(struct pool *pool, struct segment *segment)
+{
+	pthread_mutex_lock(&segment->lock);
+	segment->row.generation++;
+	pthread_mutex_unlock(&segment->lock);
+	return write_frozen_rows(pool, segment);
+}
+
 /* --- closing ------------------------------------------------------------------------------ */
 
 /* Rows, headers and pages are written. */
@@ -470,7 +483,7 @@ int segment_close(struct pool *pool, struct segment *segment)
 	if (rc)
 		return rc == -EALREADY ? 0 : rc;
 	if (segment->frozen)
-		rc = readable(pool, segment) ? write_frozen_rows(pool, segment) : -EIO;
+		rc = readable(pool, segment) ? write_frozen(pool, segment) : -EIO;
 	rows = segment_rows_used(segment);
 	if (!rc)
 		rc = complete(pool, segment, rows);

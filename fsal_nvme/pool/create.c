@@ -29,7 +29,7 @@ struct creation {
 	struct label label;
 };
 
-static void uuid_make(struct engine *engine, uint8_t uuid[16])
+void uuid_make(struct engine *engine, uint8_t uuid[16])
 {
 	engine_random(engine, uuid, 16);
 	uuid[6] = (uint8_t)((uuid[6] & 0x0f) | 0x40); /* RFC 9562, version 4 */
@@ -86,13 +86,13 @@ static int check_options(const struct pool_create_options *o, struct error *erro
 }
 
 /* What libblkid finds on a device: a file system, RAID member, partition table. */
-static int check_foreign(struct creation *c, unsigned i)
+static int check_foreign(struct engine *engine, const char *path, struct error *error)
 {
-	const char *path = c->options->devices[i].path, *type = NULL;
+	const char *type = NULL;
 	blkid_probe probe;
 	int rc = 0;
 
-	if (engine_is_simulated(c->engine))
+	if (engine_is_simulated(engine))
 		return 0;
 	probe = blkid_new_probe_from_filename(path);
 	if (!probe)
@@ -102,7 +102,7 @@ static int check_foreign(struct creation *c, unsigned i)
 	if (blkid_do_safeprobe(probe) == 0 &&
 		(!blkid_probe_lookup_value(probe, "TYPE", &type, NULL) ||
 			!blkid_probe_lookup_value(probe, "PTTYPE", &type, NULL)))
-		rc = error_set(c->error, -EBUSY, path,
+		rc = error_set(error, -EBUSY, path,
 			"it holds %s data; use another device, or --force to destroy what is on it",
 			type);
 	blkid_free_probe(probe);
@@ -118,23 +118,23 @@ static int keep_name(void *data, const struct label *label)
 	return 0;
 }
 
-static int check_member(struct creation *c, unsigned i)
+int device_check_unused(
+	struct engine *engine, struct device *device, const char *path, struct error *error)
 {
 	struct device_header header;
 	struct label *label;
-	const char *path = c->options->devices[i].path;
-	int rc = device_header_read(c->engine, c->devices[i], &header);
+	int rc = device_header_read(engine, device, &header);
 
 	if (rc == -ENOENT || rc == -EBADMSG)
-		return check_foreign(c, i);
+		return check_foreign(engine, path, error);
 	if (rc && rc != -ENOTSUP)
-		return error_set(c->error, rc, path, "it cannot be read: %s", strerror(-rc));
+		return error_set(error, rc, path, "it cannot be read: %s", strerror(-rc));
 	label = calloc(1, sizeof(*label));
 	if (!label)
 		return -ENOMEM;
 	if (!rc)
-		label_read_all(c->engine, c->devices[i], &header, keep_name, label);
-	rc = error_set(c->error, -EBUSY, path,
+		label_read_all(engine, device, &header, keep_name, label);
+	rc = error_set(error, -EBUSY, path,
 		"it belongs to pool %s; destroy that pool first, or use --force to take it",
 		label->device_count ? label->name : "of another version");
 	free(label);
@@ -153,7 +153,7 @@ static int open_devices(struct creation *c)
 					c->error, -EINVAL, path, "the device is given twice");
 		rc = device_open(c->engine, path, DEVICE_EXCLUSIVE, &c->devices[i], c->error);
 		if (!rc && !c->options->force)
-			rc = check_member(c, i);
+			rc = device_check_unused(c->engine, c->devices[i], path, c->error);
 		if (rc)
 			return rc;
 	}
@@ -281,6 +281,17 @@ static int check_root(const struct pool_create_options *o, const struct device_h
 		"cells of %u KiB make more segments of these devices than a pool can have; use a "
 		"larger --cell",
 		headers[0].cell >> 10);
+}
+
+int geometry_plan_like(const struct device_header *like, uint64_t size, uint32_t slots,
+	struct device_header *header)
+{
+	*header = *like;
+	place_parts(header, size, like->journal_size);
+	if (header->slot_count < slots)
+		return -EFBIG;
+	header->slot_count = slots;
+	return 0;
 }
 
 int geometry_plan(const struct pool_create_options *o, const uint64_t *sizes,

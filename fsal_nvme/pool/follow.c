@@ -346,8 +346,11 @@ static void take_label(struct pool *pool, const struct label *label)
 		struct member *member = &pool->devices[i];
 
 		member->label = label->devices[i];
-		if (label->devices[i].state == DEVICE_DROPPED || member->device)
-			atomic_store(&member->state, label->devices[i].state);
+		atomic_store(&member->suspect_before,
+			label_device_suspect(&member->label) ? UINT64_MAX : 0);
+		if (member->label.state == DEVICE_DROPPED ||
+			(member->device && device_present(member->device)))
+			atomic_store(&member->state, member->label.state);
 	}
 }
 

@@ -95,7 +95,8 @@ struct segment_row {
 	uint64_t id; /* epoch << 32 | counter */
 	uint64_t epoch; /* whose owner may write to its slots */
 	uint32_t volume; /* 0: not used yet, or an image */
-	uint32_t generation; /* of the places: 1, and one more each time a chunk is moved */
+	uint32_t generation; /* of headers and pages: 1, and one more with each try to close what a
+				earlier owner had open */
 	uint8_t state, data, parity, matrix;
 	uint8_t purpose; /* enum segment_purpose */
 	uint32_t cell;

@@ -120,6 +120,8 @@ static inline bool label_device_suspect(const struct label_device *d)
 }
 /* An opening of this epoch goes on with what is not whole. (attach.c) */
 void members_suspect(struct pool *pool, uint64_t before);
+/* -EBUSY while an earlier owner may wake up, and says whose death would help. (attach.c) */
+int refuse_for_others(struct pool *pool, struct error *error);
 /* A device that was dropped is away; its handle stays until the pool is closed. (attach.c) */
 void retired_close(struct pool *pool);
 /* All streams go on in new segments. (device.c) */
@@ -477,6 +479,8 @@ void journal_refuse(struct pool *pool);
 void journal_trim(struct pool *pool, uint64_t position);
 /* Chooses new devices in place of dropped ones and copies what the ring holds to them. Waits. */
 int journal_rearrange(struct pool *pool);
+/* The same for better ones, where there are; where that fails those that hold it go on. Waits. */
+void journal_spread(struct pool *pool);
 /* Wakes all waiters with an error. */
 void journal_fail(struct pool *pool, int error);
 
@@ -575,6 +579,15 @@ unsigned members_usable(const struct pool *pool);
  * small, or nothing that can be opened again comes of it. */
 int geometry_plan(const struct pool_create_options *options, const uint64_t *sizes,
 	struct device_header *headers, struct error *error);
+
+/* The same for a device of `size` bytes that takes the place of one with so many slots, in the pool
+ * of header `like`. -EFBIG: it is too small. */
+int geometry_plan_like(const struct device_header *like, uint64_t size, uint32_t slots,
+	struct device_header *header);
+/* That it is of no pool, and holds nothing that libblkid knows. -EBUSY tells what it does hold. */
+int device_check_unused(
+	struct engine *engine, struct device *device, const char *path, struct error *error);
+void uuid_make(struct engine *engine, uint8_t uuid[16]);
 
 /* --- slots that readers may still look at (rest.c) -------------------------------------------- */
 
@@ -749,9 +762,10 @@ struct pool {
 	uint64_t rooted_at; /* slots_lock: engine_clock() */
 	atomic_bool root_wanted; /* readers are to see what has changed */
 	uint64_t rooted_lsn; /* slots_lock: of the root that all devices have */
-	pthread_mutex_t drop_lock; /* one pool_drop_failing(), or pool_attach(), at a time */
-	struct retired *retired; /* drop_lock */
-	atomic_bool resilvering; /* or a device is being attached */
+	pthread_mutex_t drop_lock; /* what changes members' states, one at a time */
+	atomic_bool resilvering; /* or a device is being attached: one at a time */
+	struct retired *retired; /* whose turn that is */
+	bool resilvered_late; /* an earlier owner may be at it; constant since the opening */
 
 	_Atomic uint64_t row_bytes; /* memory of rows in use */
 	pthread_mutex_t row_lock;

@@ -235,13 +235,10 @@ static int rearrange_once(struct journal *j)
 	return parked ? journal_write_again(j) : 0;
 }
 
-int journal_rearrange(struct pool *pool)
+static int rearrange(struct journal *j)
 {
-	struct journal *j = pool->journal;
 	int rc;
 
-	if (!j || !j->started)
-		return 0;
 	pthread_mutex_lock(&j->arrange_lock);
 	rc = journal_hold(j);
 	if (!rc) {
@@ -251,7 +248,26 @@ int journal_rearrange(struct pool *pool)
 	}
 	journal_go_on(j);
 	pthread_mutex_unlock(&j->arrange_lock);
+	return rc;
+}
+
+int journal_rearrange(struct pool *pool)
+{
+	struct journal *j = pool->journal;
+	int rc = j && j->started ? rearrange(j) : 0;
+
 	if (rc)
 		pool_fail(pool, rc, "the journal cannot be moved off a failed device");
 	return rc;
+}
+
+/* One that fails in it is dropped, with all that belongs to that. */
+void journal_spread(struct pool *pool)
+{
+	struct journal *j = pool->journal;
+	int rc = j && j->started ? rearrange(j) : 0;
+
+	if (rc)
+		log_warning("pool %s: the journal stays where it is: %s", pool->label.name,
+			strerror(-rc));
 }

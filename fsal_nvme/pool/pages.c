@@ -225,9 +225,7 @@ bool page_cache_peek(struct pool *pool, const struct segment *segment, unsigned 
 
 /* --- fetching a page ---------------------------------------------------------------------- */
 
-/*
- * A chunk that was moved has a greater generation than the others. An older one is as good, its
- * bytes were the same; a newer one than the table knows means that the table is old.
+/* One of another generation is of an attempt to close the segment that came to nothing (close.c).
  */
 bool page_belongs(struct pool *pool, const struct segment *segment, unsigned chunk, uint32_t index,
 	const struct checksum_page *page)
@@ -240,7 +238,7 @@ bool page_belongs(struct pool *pool, const struct segment *segment, unsigned chu
 		needed = PAGE_ENTRIES;
 	return memcmp(page->pool, pool->header.pool, sizeof(page->pool)) == 0 &&
 	       page->segment == segment->id && page->chunk == chunk && page->index == index &&
-	       page->generation <= segment->row.generation && page->count >= needed;
+	       page->generation == segment->row.generation && page->count >= needed;
 }
 
 void page_expect(struct pool *pool, const struct segment *segment, unsigned chunk, uint32_t index,

@@ -250,12 +250,19 @@ int pool_check(struct pool *pool, bool repair, struct pool_check_report *report,
  */
 int pool_attach(struct pool *pool, const char *path, struct error *error);
 
+/*
+ * The same with another device in the place of number `id`, which was dropped, or is missing. With
+ * `force` whatever it holds is lost. -EBUSY: that one is in use, or the new one holds something;
+ * -EFBIG: it is too small; -ENOENT: there is no such number.
+ */
+int pool_replace(struct pool *pool, unsigned id, const char *path, bool force, struct error *error);
+
 struct pool_resilver_report {
 	uint64_t devices; /* that were not whole */
 	uint64_t segments, blocks; /* of theirs, that were looked at */
 	uint64_t written_blocks; /* that they lacked */
 	uint64_t lost_blocks; /* that they lack, since the others do not make them up */
-	uint64_t waiting_segments; /* that an earlier owner may still write to, or that are open */
+	uint64_t waiting_segments; /* open ones, of which too much is away */
 	bool whole; /* all devices are: what they had is there */
 };
 /* Puts what attached devices lack there, from the others; what is right is left alone. `progress`

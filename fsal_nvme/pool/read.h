@@ -155,8 +155,8 @@ void repairs_begin(struct repairs *repairs, struct engine *engine);
 void repairs_end(struct repairs *repairs);
 
 bool chunk_usable(struct pool *pool, const struct segment *segment, unsigned chunk);
-/* On a dropped device that is there. What it has may be old, or slow to come: it is asked when all
- * others have not been enough, and believed where checksums prove it. */
+/* On a device that is there, but was dropped, or is not whole. What it has may be old, or slow to
+ * come: it is asked when all others have not been enough, and believed where checksums prove it. */
 bool chunk_last_resort(struct pool *pool, const struct segment *segment, unsigned chunk);
 /* Counts, and logs now and then, what a chunk's device did to a run of its blocks. */
 void chunk_read_failed(struct pool *pool, const struct segment *segment, unsigned chunk,

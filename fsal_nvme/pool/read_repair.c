@@ -17,14 +17,15 @@ bool chunk_usable(struct pool *pool, const struct segment *segment, unsigned chu
 {
 	struct member *member = segment_member(pool, segment, chunk);
 
-	return member && member_usable(member);
+	return member && !member_lacks(member, segment->id);
 }
 
 bool chunk_last_resort(struct pool *pool, const struct segment *segment, unsigned chunk)
 {
 	struct member *member = segment_member(pool, segment, chunk);
 
-	return member && member->device && atomic_load(&member->state) == DEVICE_DROPPED;
+	return member && member->device && atomic_load(&member->state) != DEVICE_MISSING &&
+	       member_lacks(member, segment->id);
 }
 
 /* --- counting and logging ----------------------------------------------------------------- */
@@ -54,11 +55,8 @@ void chunk_rotten(struct pool *pool, const struct segment *segment, unsigned chu
 	unsigned blocks)
 {
 	struct member *member = segment_member(pool, segment, chunk);
-	uint64_t before;
+	uint64_t before = atomic_fetch_add(&member->checksum_errors, blocks);
 
-	if (member_lacks(member, segment->id)) /* as is to be expected */
-		return;
-	before = atomic_fetch_add(&member->checksum_errors, blocks);
 	if (worth_a_line(before, blocks))
 		log_warning("%s: %u blocks at or behind byte %" PRIu64 " (slot %u, segment %" PRIx64
 			    ", chunk %u) are not what their checksums say; %" PRIu64 " so far",
@@ -127,21 +125,26 @@ struct repair {
 static bool repair_allowed(
 	struct pool *pool, const struct segment *segment, const struct member *member)
 {
-	return !pool->read_only && !segment->frozen && !atomic_load(&pool->failure) && member &&
+	bool open_there = segment->frozen && written_late(pool, &segment->row);
+
+	return !pool->read_only && !open_there && !atomic_load(&pool->failure) && member &&
 	       member_usable(member) && !atomic_load(&member->failing);
 }
 
 static void repair_account(
 	struct pool *pool, struct member *member, size_t length, uint64_t offset, int result)
 {
+	uint64_t before;
+
 	if (result) {
 		member_failed(pool, member, result);
 		return;
 	}
 	atomic_fetch_add(&member->written, 1);
-	atomic_fetch_add(&member->repaired, length / BLOCK_SIZE);
-	log_notice("%s: %zu blocks at byte %" PRIu64 " rewritten", member->path,
-		length / BLOCK_SIZE, offset);
+	before = atomic_fetch_add(&member->repaired, length / BLOCK_SIZE);
+	if (worth_a_line(before, length / BLOCK_SIZE))
+		log_notice("%s: %zu blocks at byte %" PRIu64 " rewritten; %" PRIu64 " so far",
+			member->path, length / BLOCK_SIZE, offset, before + length / BLOCK_SIZE);
 }
 
 static void repair_done(struct io *io)

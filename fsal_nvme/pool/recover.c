@@ -14,7 +14,8 @@
  *
  * The opening that knows all of these owners to be dead frees and closes. Closed segments of images
  * are freed at once all the same: a checkpoint needs the room, and all that such an owner may do to
- * them is to mend a block while it loads one, which their next user's checksums would tell.
+ * them is to mend a block while it loads one, which their next user's checksums would tell. Where
+ * devices were not whole it may have been at writing all of them (resilver.c): then they are not.
  */
 #include <stdio.h>
 
@@ -29,7 +30,7 @@ void recover_note_owners(struct pool *pool)
 
 bool written_late(const struct pool *pool, const struct segment_row *row)
 {
-	if (row->purpose == PURPOSE_IMAGE && row->state == SEGMENT_CLOSED)
+	if (row->purpose == PURPOSE_IMAGE && row->state == SEGMENT_CLOSED && !pool->resilvered_late)
 		return false;
 	if (row->state == SEGMENT_RESERVED)
 		return owners_have(&pool->label, row->epoch);

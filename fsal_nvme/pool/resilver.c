@@ -12,9 +12,9 @@
  * any of these nobody has them: the parity is made of data that is proven, and its checksums of it.
  *
  * Open segments that were there before the device was attached get no new rows; maintenance closes
- * them, which writes headers and pages to it as well, and their rows are checked like others. Those
- * that an earlier owner may still write to are left alone: the device is whole when that owner is
- * known to be dead. It is not whole either while others that are away would be needed for it.
+ * them, which writes headers and pages to it as well, and their rows are checked like others. Where
+ * too many of their devices were not whole to close them, that is done once they are. Nothing is
+ * whole while others that are away would be needed for it.
  */
 #include "pool/read.h"
 #include "pool/row.h"
@@ -116,7 +116,6 @@ static int mend_band(struct resilver *r, struct band *band, uint32_t chunks, uin
 	uint32_t all = (uint32_t)low_bits(segment_width(band->segment));
 	int rc;
 
-	band->last_resort = true;
 	rc = read_chunks(band, all & ~chunks);
 	for (uint32_t left = chunks; !rc && left; left &= left - 1) {
 		unsigned chunk = (unsigned)__builtin_ctz(left);
@@ -136,6 +135,7 @@ static int do_band(struct resilver *r, struct segment *segment, uint64_t block, 
 
 	if (!band)
 		return -ENOMEM;
+	band->last_resort = true;
 	rc = read_chunks(band, chunks);
 	for (uint32_t left = chunks; !rc && left; left &= left - 1)
 		wanted |= wanted_of(band, (unsigned)__builtin_ctz(left), anew);
@@ -147,102 +147,114 @@ static int do_band(struct resilver *r, struct segment *segment, uint64_t block, 
 
 /* --- parity whose checksums nobody has -------------------------------------------------------- */
 
-static int make_band(struct resilver *r, struct segment *segment, unsigned chunk, uint64_t block,
-	unsigned count, uint32_t *sums)
+/* A page of parity chunk `of`, which parity chunk `to` stores; its bytes where they are the same.
+ */
+struct making {
+	struct segment *segment;
+	unsigned of, to;
+	struct checksum_page page;
+};
+
+static int make_band(
+	struct resilver *r, struct making *m, uint64_t block, unsigned count, uint32_t *sums)
 {
-	struct band *band = band_create(r->pool, segment, block, count);
-	const uint8_t *bytes;
+	struct band *band = band_create(r->pool, m->segment, block, count);
+	uint8_t *bytes;
 	int rc;
 
 	if (!band)
 		return -ENOMEM;
 	band->last_resort = true;
-	rc = read_chunks(band, (uint32_t)low_bits(segment->layout.data));
+	rc = read_chunks(band, (uint32_t)low_bits(m->segment->layout.data));
 	if (!rc)
-		rc = band_make_parity(band, chunk);
-	bytes = band->sources[chunk].memory;
+		rc = band_make_parity(band, m->of);
+	bytes = band->sources[m->of].memory;
 	for (unsigned i = 0; !rc && i < count; i++)
 		sums[i] = crc32c(bytes + (size_t)i * BLOCK_SIZE, BLOCK_SIZE);
-	if (!rc)
-		r->report->written_blocks += repair_blocks_now(r->pool, segment, chunk, block,
-			band->sources[chunk].memory, low_bits(count));
+	if (!rc && m->of == m->to)
+		r->report->written_blocks += repair_blocks_now(
+			r->pool, m->segment, m->of, block, bytes, low_bits(count));
 	band_free(band);
 	return rc;
 }
 
-static int write_page(struct resilver *r, struct segment *segment, struct checksum_page *page)
+static int write_page(struct resilver *r, struct making *m)
 {
 	void *block = buffer_alloc(r->pool->engine, BLOCK_SIZE);
-	int rc = block ? checksum_page_encode(page, block) : -ENOMEM;
+	int rc = block ? checksum_page_encode(&m->page, block) : -ENOMEM;
 
 	if (!rc)
-		rc = repair_now(r->pool, segment, page->chunk,
-			segment_page_offset(
-				r->pool, segment, page->chunk, page->chunk, page->index),
+		rc = repair_now(r->pool, m->segment, m->to,
+			segment_page_offset(r->pool, m->segment, m->to, m->of, m->page.index),
 			block, BLOCK_SIZE);
 	buffer_free(r->pool->engine, block, BLOCK_SIZE);
 	return rc == -ESHUTDOWN || rc == -ENOMEM ? rc : 0;
 }
 
 /* The blocks of one page, then the page. */
-static int make_page(struct resilver *r, struct segment *segment, struct checksum_page *page)
+static int make_page(struct resilver *r, struct making *m)
 {
-	uint64_t first = (uint64_t)page->index * PAGE_ENTRIES, block = first;
+	uint64_t first = (uint64_t)m->page.index * PAGE_ENTRIES, block = first;
 	unsigned count;
 	int rc = 0;
 
-	while (!rc && (count = band_next(segment, &block)) && block < first + PAGE_ENTRIES) {
-		rc = make_band(r, segment, page->chunk, block, count, page->sums + (block - first));
+	while (!rc && (count = band_next(m->segment, &block)) && block < first + PAGE_ENTRIES) {
+		rc = make_band(r, m, block, count, m->page.sums + (block - first));
 		block += count;
 	}
-	page->count = (uint32_t)(block - first);
+	m->page.count = (uint32_t)(block - first);
 	if (rc == -EIO) {
-		r->report->lost_blocks += page->count;
+		r->report->lost_blocks += m->page.count;
 		return 0;
 	}
-	return rc ? rc : write_page(r, segment, page);
+	return rc ? rc : write_page(r, m);
 }
 
 /* Whether somebody has the checksums of a page. */
-static int page_known(
-	struct resilver *r, struct segment *segment, const struct checksum_page *page, bool *known)
+static int page_known(struct resilver *r, const struct making *m, bool *known)
 {
-	struct band *band = band_create(r->pool, segment, (uint64_t)page->index * PAGE_ENTRIES, 1);
+	struct band *band =
+		band_create(r->pool, m->segment, (uint64_t)m->page.index * PAGE_ENTRIES, 1);
 	int rc = band ? 0 : -ENOMEM;
 
 	if (!rc)
-		rc = read_chunks(band, UINT32_C(1) << page->chunk);
-	*known = !rc && !band->sources[page->chunk].sums_result;
+		rc = read_chunks(band, UINT32_C(1) << m->of);
+	*known = !rc && !band->sources[m->of].sums_result;
 	band_free(band);
 	return rc;
 }
 
-static int make_parity(struct resilver *r, struct segment *segment, unsigned chunk)
+static int make_parity(struct resilver *r, struct making *m)
 {
-	uint64_t blocks = (uint64_t)segment->row.rows * segment->layout.blocks;
-	struct checksum_page *page = malloc(sizeof(*page));
-	int rc = page ? 0 : -ENOMEM;
+	uint64_t blocks = (uint64_t)m->segment->row.rows * m->segment->layout.blocks;
+	int rc = 0;
 
 	for (uint32_t i = 0; !rc && i * (uint64_t)PAGE_ENTRIES < blocks; i++) {
 		bool known;
 
-		page_expect(r->pool, segment, chunk, i, page);
-		rc = page_known(r, segment, page, &known);
+		page_expect(r->pool, m->segment, m->of, i, &m->page);
+		rc = page_known(r, m, &known);
 		if (!rc && !known)
-			rc = make_page(r, segment, page);
+			rc = make_page(r, m);
 	}
-	free(page);
 	return rc;
 }
 
-/* Of these chunks. */
+/* Of all parity chunks, also those of devices that are away: the first of these chunks that is of
+ * parity has pages of them. */
 static int make_unknown(struct resilver *r, struct segment *segment, uint32_t chunks)
 {
-	int rc = 0;
+	uint32_t parity = chunks & ~(uint32_t)low_bits(segment->layout.data);
+	struct making *m = parity ? malloc(sizeof(*m)) : NULL;
+	int rc = parity && !m ? -ENOMEM : 0;
 
-	for (chunks &= ~(uint32_t)low_bits(segment->layout.data); !rc && chunks;
-		chunks &= chunks - 1)
-		rc = make_parity(r, segment, (unsigned)__builtin_ctz(chunks));
+	for (unsigned of = segment->layout.data; m && !rc && of < segment_width(segment); of++) {
+		m->segment = segment;
+		m->of = of;
+		m->to = parity >> of & 1 ? of : (unsigned)__builtin_ctz(parity);
+		rc = make_parity(r, m);
+	}
+	free(m);
 	return rc;
 }
 
@@ -250,6 +262,10 @@ static int make_unknown(struct resilver *r, struct segment *segment, uint32_t ch
 
 static int told_to_stop(struct resilver *r)
 {
+	int failure = atomic_load(&r->pool->failure);
+
+	if (failure)
+		return failure;
 	return r->progress && !r->progress(r->data, r->done, r->total) ? -EINTR : 0;
 }
 
@@ -357,8 +373,10 @@ static int do_closed(struct resilver *r, struct segment *segment, uint32_t chunk
 /* Its rows that were on their way when the device came back are there, or lost. */
 static int do_open(struct resilver *r, struct segment *segment, uint32_t chunks)
 {
-	int rc = segment_wait_rows(r->pool, segment, segment_rows_used(segment));
+	int rc = 0;
 
+	if (!segment->frozen) /* of those, what is not there yet is written when it is closed */
+		rc = segment_wait_rows(r->pool, segment, segment_rows_used(segment));
 	return rc && rc != -EIO ? rc : do_bands(r, segment, chunks, chunks);
 }
 
@@ -380,10 +398,6 @@ static int do_segment(struct resilver *r, struct segment *segment)
 	if (!chunks || segment->freed || state == SEGMENT_RESERVED || state == SEGMENT_MOVED)
 		return 0;
 	r->report->segments++;
-	if (segment->frozen) {
-		r->report->waiting_segments++;
-		return 0;
-	}
 	if (state == SEGMENT_CLOSED)
 		return do_closed(r, segment, chunks);
 	rc = do_open(r, segment, chunks);
@@ -397,23 +411,41 @@ static uint64_t blocks_of(const struct resilver *r, struct segment *segment)
 	       (unsigned)__builtin_popcount(chunks_of(r, segment));
 }
 
-static int do_all(struct resilver *r)
+/* By their ids: whoever has a reference keeps the slots of those that are freed meanwhile. */
+static int list_ids(struct resilver *r, uint64_t **ids, unsigned *count)
 {
 	struct segment **list;
-	unsigned count;
-	int rc = segment_list(r->pool, &list, &count);
+	int rc = segment_list(r->pool, &list, count);
 
 	if (rc)
 		return rc;
-	for (unsigned i = 0; i < count; i++)
+	*ids = calloc(*count + 1, sizeof(**ids));
+	for (unsigned i = 0; i < *count; i++) {
+		if (*ids)
+			(*ids)[i] = list[i]->id;
 		if (list[i]->row.data)
 			r->total += blocks_of(r, list[i]);
-	for (unsigned i = 0; i < count; i++) {
-		if (!rc)
-			rc = do_segment(r, list[i]);
 		segment_put(list[i]);
 	}
 	free(list);
+	return *ids ? 0 : -ENOMEM;
+}
+
+static int do_all(struct resilver *r)
+{
+	uint64_t *ids = NULL;
+	unsigned count;
+	int rc = list_ids(r, &ids, &count);
+
+	for (unsigned i = 0; !rc && i < count; i++) {
+		struct segment *segment = segment_get(r->pool, ids[i]);
+
+		if (!segment)
+			continue;
+		rc = do_segment(r, segment);
+		segment_put(segment);
+	}
+	free(ids);
 	return rc;
 }
 
@@ -470,6 +502,25 @@ static int become_whole(struct resilver *r)
 	return rc;
 }
 
+/* What could not be closed, as too much of it was away, can be now. */
+static int let_close(struct pool *pool)
+{
+	struct segment **list;
+	unsigned count;
+	int rc = segment_list(pool, &list, &count);
+
+	for (unsigned i = 0; !rc && i < count; i++) {
+		pthread_mutex_lock(&list[i]->lock);
+		list[i]->stuck = false;
+		pthread_mutex_unlock(&list[i]->lock);
+		segment_note_chore(list[i]);
+		segment_put(list[i]);
+	}
+	if (!rc)
+		free(list);
+	return rc;
+}
+
 static int resilver(struct resilver *r)
 {
 	int rc = close_old(r->pool);
@@ -479,6 +530,8 @@ static int resilver(struct resilver *r)
 	if (rc || r->report->lost_blocks || r->report->waiting_segments)
 		return rc;
 	rc = become_whole(r);
+	if (!rc)
+		rc = let_close(r->pool);
 	/* The root's image lies where there was room without them. One that does not fit is no
 	 * failure. */
 	if (!rc)
@@ -506,6 +559,9 @@ int pool_resilver(struct pool *pool, struct pool_resilver_report *report,
 	int rc;
 
 	memset(report, 0, sizeof(*report));
+	rc = refuse_for_others(pool, error);
+	if (rc)
+		return rc;
 	if (atomic_exchange(&pool->resilvering, true))
 		return error_set(error, -EBUSY, pool->label.name,
 			"its devices are being resilvered already");

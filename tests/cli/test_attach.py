@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
-"""Devices that were dropped are taken back, by an idle pool and by a served one."""
+"""Devices that were dropped are taken back, or replaced, by an idle pool and by a served one."""
 
 import os
 import shutil
 
 import pytest
 
-from conftest import DEGRADED, FAILED, wait_until
+from conftest import DEGRADED, FAILED, NOT_FOUND, REFUSED, SMALL, wait_until
 
 
 @pytest.fixture
@@ -93,10 +93,50 @@ def test_one_by_name(missed):
 def test_what_is_not_of_the_pool(missed):
     other = missed.device('other')
     assert 'no device of pool tank' in missed.fails(FAILED, 'pool', 'attach', 'tank', other)['message']
-    missed.fails(3, 'pool', 'attach', 'tank', missed.path('none'))
+    missed.fails(NOT_FOUND, 'pool', 'attach', 'tank', missed.path('none'))
     assert states(missed)[1] == 'dropped'
 
 
 def test_nothing_to_do(tank):
     assert tank.json('pool', 'attach', 'tank')['resilver'] == {
         'devices': 0, 'segments': 0, 'blocks': 0, 'written_blocks': 0, 'lost_blocks': 0, 'waiting_segments': 0, 'whole': True}
+
+
+# --- another device in the place of one that is lost ------------------------------------------------
+
+@pytest.mark.parametrize('by', ['number', 'path'])
+def test_replaced(missed, by):
+    spare = missed.device('spare', SMALL + (8 << 20))
+    old = '3' if by == 'number' else devices(missed)[3]['path']
+    told = missed.json('pool', 'replace', 'tank', old, spare)['resilver']
+    assert told['whole'] and told['devices'] == 1 and told['written_blocks'] >= told['blocks'] > 0
+    assert devices(missed)[3]['path'] == spare and devices(missed)[3]['whole']
+    assert 'no device of pool tank' in missed.fails(FAILED, 'pool', 'attach', 'tank', missed.devices_of_tank[3])['message']
+    missed('pool', 'attach', 'tank')
+    checked = missed.json('pool', 'check', 'tank')['check']
+    assert checked['bad_blocks'] == checked['missing_chunks'] == 0
+
+
+def test_one_that_never_comes_back_is_replaced_and_others_go(tank):
+    detach(tank, 2)
+    tank('pool', 'replace', 'tank', '2', tank.device('spare'))
+    assert whole(tank) == list(range(6))
+    detach(tank, 0, 1)
+    tank('dataset', 'verify', 'tank/before')
+
+
+def test_what_is_not_taken_for_another(missed):
+    small, used = missed.device('small', SMALL // 2), missed.device('used')
+    with open(used, 'r+b') as file:  # a swap area
+        file.truncate(SMALL)
+        file.seek(4096 - 10)
+        file.write(b'SWAPSPACE2')
+        file.seek(1024)
+        file.write((1).to_bytes(4, 'little') + (SMALL // 4096 - 1).to_bytes(4, 'little'))
+    assert 'too small' in missed.fails(FAILED, 'pool', 'replace', 'tank', '3', small)['message']
+    assert 'it holds swap data' in missed.fails(REFUSED, 'pool', 'replace', 'tank', '3', used)['message']
+    assert 'in use' in missed.fails(REFUSED, 'pool', 'replace', 'tank', '0', missed.device('spare'))['message']
+    missed.fails(NOT_FOUND, 'pool', 'replace', 'tank', '6', missed.device('spare'))
+    assert 'by its number' in missed.fails(NOT_FOUND, 'pool', 'replace', 'tank', '/dev/none', missed.device('spare'))['message']
+    missed('pool', 'replace', 'tank', '--force', '3', used)
+    assert 3 in whole(missed)

@@ -19,9 +19,9 @@ static void crash(void)
 	fixture_crash(&f, pool, SIM_RANDOM);
 }
 
-static void begin(uint64_t seed)
+static void begin_with(unsigned parity, uint64_t seed)
 {
-	fixture_make(&f, 7, 4, 2, DEVICE_SIZE, seed);
+	fixture_make(&f, 5 + parity, 4, parity, DEVICE_SIZE, seed);
 	pool = fixture_must_open(&f);
 	volume = fixture_make_volume(pool, "v");
 	assert_int_equal(stream_open(pool, volume, &stream), 0);
@@ -35,6 +35,11 @@ static void end(void)
 {
 	pool_abandon(pool);
 	fixture_free(&f);
+}
+
+static void begin(uint64_t seed)
+{
+	begin_with(2, seed);
 }
 
 /* Device 3 takes no writes, and is dropped; then it would again. */
@@ -103,7 +108,9 @@ static unsigned suspects(void)
 static void must_survive_any_losses(void)
 {
 	for (unsigned i = 0; i < f.devices; i++) {
-		for (unsigned j = i + 1; j < f.devices; j++) {
+		for (unsigned j = f.parity > 1 ? i + 1 : i; j < f.devices; j++) {
+			if (f.parity == 1 && j > i)
+				break;
 			sim_kill_device(f.world, f.names[i]);
 			sim_kill_device(f.world, f.names[j]);
 			open_to_look();
@@ -361,6 +368,83 @@ static void what_cannot_be_attached(void **state)
 	end();
 }
 
+/* --- another in its place --------------------------------------------------------------------- */
+
+static int replace(unsigned id, const char *path, bool force)
+{
+	struct error error = {0};
+
+	return pool_replace(pool, id, path, force, &error);
+}
+
+/* From now on it is `name` that is looked for. */
+static void add_spare(const char *name, uint64_t size)
+{
+	assert_int_equal(sim_add_device(f.world, name, size), 0);
+}
+
+/* All of what the lost one had is on it, whatever it held before. */
+static void one_that_is_lost_is_replaced(void **state)
+{
+	struct pool_resilver_report report;
+
+	begin(13);
+	drop_by_failing();
+	add_spare("spare", DEVICE_SIZE + (1u << 20));
+	assert_int_equal(replace(3, "spare", false), 0);
+	assert_int_equal(suspects(), 1);
+	must_have_all_files();
+	add_files(2);
+	assert_int_equal(resilver(&report), 0);
+	assert_true(report.whole && report.written_blocks >= report.blocks);
+	must_find_nothing_wrong();
+	crash();
+	f.paths[3] = "spare";
+	strcpy(f.names[3], "spare");
+	must_survive_any_losses();
+	open_pool();
+	assert_int_equal(suspects(), 0);
+	end();
+}
+
+/* The old one is nobody's, should it come back, and the new one is not what it was before. */
+static void the_old_one_is_not_taken_for_it(void **state)
+{
+	struct error error = {0};
+
+	begin(14);
+	sim_kill_device(f.world, "d3");
+	add_files(4);
+	add_spare("spare", DEVICE_SIZE);
+	assert_int_equal(replace(3, "spare", false), 0);
+	become_whole();
+	sim_revive_device(f.world, "d3");
+	assert_int_equal(pool_attach(pool, "d3", &error), -ENODEV);
+	crash();
+	f.paths[f.devices++] = "spare";
+	open_pool();
+	assert_string_equal(pool->devices[3].path, "spare");
+	must_have_all_files();
+	end();
+}
+
+static void what_does_not_replace(void **state)
+{
+	begin(15);
+	add_spare("small", DEVICE_SIZE / 2);
+	add_spare("spare", DEVICE_SIZE);
+	assert_int_equal(replace(2, "spare", false), -EBUSY); /* it is in use */
+	assert_int_equal(replace(7, "spare", false), -ENOENT);
+	drop_by_failing();
+	assert_int_equal(replace(3, "small", false), -EFBIG);
+	assert_int_equal(replace(3, "none", false), -ENOENT);
+	assert_int_equal(replace(3, "d3", false), -EBUSY); /* it holds this pool */
+	assert_int_equal(atomic_load(&pool->devices[3].state), DEVICE_DROPPED);
+	assert_int_equal(attach_some(3, 1), 0);
+	become_whole();
+	end();
+}
+
 /* --- the journal ------------------------------------------------------------------------------ */
 
 /* Of the pool of four devices in one domain, and two in another. */
@@ -479,6 +563,187 @@ static void two_with_power_cuts(void **state)
 	fixture_free(&f);
 }
 
+/* Whichever of the two labels name; what was begun is begun again. */
+static void replaced_with_power_cuts(void **state)
+{
+	struct sim_image *image = NULL;
+	unsigned before;
+	bool cut = true;
+
+	begin(16);
+	drop_by_failing();
+	add_spare("spare", DEVICE_SIZE);
+	before = files;
+	assert_int_equal(pool_close(pool, NULL), 0);
+	assert_int_equal(sim_save(f.world, &image), 0);
+	f.paths[f.devices] = "spare";
+	for (uint64_t n = 1; cut; n++) {
+		struct pool_resilver_report report;
+
+		files = before;
+		assert_int_equal(sim_restore(f.world, image), 0);
+		sim_seed(f.world, n);
+		f.devices = 7;
+		open_pool();
+		sim_cut_power_at(f.engine, n);
+		if (!replace(3, "spare", true) && !add_file())
+			resilver(&report);
+		cut = sim_power_was_cut(f.engine);
+		fixture_crash(&f, pool, n % 3 ? SIM_RANDOM : SIM_LOSE_ALL);
+		f.devices = 8;
+		open_pool();
+		must_have_all_files();
+		if (!member_usable(&pool->devices[3]))
+			assert_int_equal(replace(3, "spare", true), 0);
+		become_whole();
+		assert_string_equal(pool->devices[3].path, "spare");
+		must_find_nothing_wrong();
+		pool_abandon(pool);
+	}
+	sim_image_free(image);
+	fixture_free(&f);
+}
+
+/* --- what its segments were when the power went --------------------------------------------------
+ */
+
+/* Bytes that are never acknowledged, and fill what is open. */
+static void append_in_vain(void)
+{
+	static uint8_t bytes[64000];
+	struct iovec iov = {bytes, sizeof(bytes)};
+	struct extent x[16];
+	unsigned count = 16;
+
+	memset(bytes, 0xaa, sizeof(bytes));
+	assert_int_equal(stream_append(stream, &iov, 1, sizeof(bytes), 0, x, &count), 0);
+}
+
+/* The power goes while a segment is closed, its last row full of bytes that nobody was told of. Its
+ * next owner closes it without device `away`, of what was acknowledged: that has other rows and
+ * pages, which agree with each other. */
+static void take_back_after_another_closing(unsigned away)
+{
+	sim_kill_device(f.world, f.names[away]);
+	open_pool();
+	assert_int_equal(pool_maintain(pool), 0);
+	assert_int_equal(pool_maintain(pool), 0);
+	sim_revive_device(f.world, f.names[away]);
+	assert_int_equal(attach_some(away, 1), 0);
+	become_whole();
+	must_have_all_files();
+	must_find_nothing_wrong();
+}
+
+static void of_another_closing(unsigned parity, uint64_t seed)
+{
+	struct sim_image *image = NULL, *at_cut = NULL;
+	unsigned before;
+	bool cut = true;
+
+	begin_with(parity, seed);
+	add_files(1);
+	crash();
+	sim_settle(f.world);
+	assert_int_equal(sim_save(f.world, &image), 0);
+	before = files;
+	for (uint64_t n = 1; cut; n++) {
+		files = before;
+		assert_int_equal(sim_restore(f.world, image), 0);
+		open_pool();
+		assert_int_equal(add_file(), 0);
+		append_in_vain();
+		sim_cut_power_at(f.engine, n);
+		pool_maintain(pool);
+		cut = sim_power_was_cut(f.engine);
+		fixture_crash(&f, pool, SIM_KEEP_ALL);
+		assert_int_equal(sim_save(f.world, &at_cut), 0);
+		for (unsigned away = 0; away < f.devices; away++) {
+			assert_int_equal(sim_restore(f.world, at_cut), 0);
+			take_back_after_another_closing(away);
+			crash();
+			if ((n + away) % 8 == 0)
+				must_survive_any_losses();
+		}
+	}
+	sim_image_free(at_cut);
+	sim_image_free(image);
+	fixture_free(&f);
+}
+
+static void pages_of_another_closing(void **state)
+{
+	of_another_closing(2, 21);
+}
+
+static void pages_of_another_closing_with_one_parity(void **state)
+{
+	of_another_closing(1, 22);
+}
+
+static uint64_t open_segments(void)
+{
+	struct pool_status *status = malloc(sizeof(*status));
+	uint64_t count;
+
+	pool_status(pool, status);
+	count = status->segments_open;
+	free(status);
+	return count;
+}
+
+/* More than parity were away, one after the other, and are not whole when the power goes. */
+static void more_than_parity_in_turn(void **state)
+{
+	begin(31);
+	for (unsigned i = 1; i <= 3; i++) {
+		sim_fail_device_writes(f.world, f.names[i], -EIO);
+		assert_int_equal(add_file(), 0);
+		pool_maintain(pool);
+		sim_fail_device_writes(f.world, f.names[i], 0);
+		assert_int_equal(atomic_load(&pool->devices[i].state), DEVICE_DROPPED);
+	}
+	assert_int_equal(attach_some(1, 3), 0);
+	assert_int_equal(add_file(), 0);
+	assert_int_equal(add_file(), 0);
+	crash();
+	open_pool();
+	must_have_all_files();
+	assert_int_equal(pool_maintain(pool), 0);
+	assert_true(open_segments() > 0);
+	become_whole();
+	assert_int_equal(pool_maintain(pool), 0);
+	assert_int_equal(open_segments(), 0);
+	must_find_nothing_wrong();
+	crash();
+	must_survive_any_losses();
+	open_pool();
+	end();
+}
+
+/* Segments were closed without either, which held all their parity. */
+static void one_of_two_that_held_all_parity(void **state)
+{
+	begin(32);
+	drop_by_missing(4, 1);
+	crash();
+	sim_kill_device(f.world, "d4");
+	sim_kill_device(f.world, "d6");
+	open_pool();
+	sim_revive_device(f.world, "d4");
+	add_files(2);
+	assert_int_equal(attach_some(4, 1), 0);
+	become_whole();
+	sim_revive_device(f.world, "d6");
+	assert_int_equal(attach_some(6, 1), 0);
+	become_whole();
+	must_find_nothing_wrong();
+	crash();
+	must_survive_any_losses();
+	open_pool();
+	end();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -491,9 +756,17 @@ int main(void)
 		cmocka_unit_test(its_labels_are_not_believed),
 		cmocka_unit_test(its_journal_is_not_believed),
 		cmocka_unit_test(what_cannot_be_attached),
+		cmocka_unit_test(one_that_is_lost_is_replaced),
+		cmocka_unit_test(the_old_one_is_not_taken_for_it),
+		cmocka_unit_test(what_does_not_replace),
+		cmocka_unit_test(replaced_with_power_cuts),
 		cmocka_unit_test(the_journal_goes_to_the_other_domain_again),
 		cmocka_unit_test(with_power_cuts),
 		cmocka_unit_test(two_with_power_cuts),
+		cmocka_unit_test(pages_of_another_closing),
+		cmocka_unit_test(pages_of_another_closing_with_one_parity),
+		cmocka_unit_test(more_than_parity_in_turn),
+		cmocka_unit_test(one_of_two_that_held_all_parity),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
