@@ -172,12 +172,17 @@ static struct found_pool *pool_of(
 	return &grown[(*count)++];
 }
 
-/* The summary of the highest epoch counts. */
+/* A device that was missing may show a claim that the pool does not go by. */
+static bool is_newer(const struct pool_summary *a, const struct pool_summary *b)
+{
+	return a->content > b->content || (a->content == b->content && a->epoch >= b->epoch);
+}
+
 static int keep(struct found_pool *found, const struct pool_summary *summary, const char *path)
 {
 	int rc = device_set_add(&found->set, path);
 
-	if (summary->epoch >= found->summary.epoch)
+	if (is_newer(summary, &found->summary))
 		found->summary = *summary;
 	found->summary.devices_found = found->set.count;
 	return rc;

@@ -450,6 +450,8 @@ int label_encode(const struct label *label, void *body)
 	label_devices_encode(label, &w);
 	label_root_encode(label, &w);
 	label_others_encode(label, &w);
+	put_u64(&w, label->repeats.epoch);
+	put_u64(&w, label->repeats.sequence);
 	return frame_end(&w, body, LABEL_BODY);
 }
 
@@ -473,6 +475,10 @@ int label_decode(struct label *label, const void *body)
 	label_devices_decode(label, &r);
 	label_root_decode(label, &r);
 	label_others_decode(label, &r);
+	label->repeats.epoch = get_u64(&r);
+	label->repeats.sequence = get_u64(&r);
+	if (label->repeats.sequence && label->repeats.epoch >= label->epoch)
+		r.bad = true;
 	if (label->state < LABEL_EXPORTED || label->state > LABEL_OPEN)
 		r.bad = true;
 	return r.bad ? -EBADMSG : 0;

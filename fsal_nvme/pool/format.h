@@ -176,10 +176,15 @@ struct label_device {
 	uint32_t slot_count;
 };
 
+/* Which label of all that there were. */
+struct label_version {
+	uint64_t epoch, sequence; /* the first sequence of an epoch is 1 */
+};
+
 struct label {
 	uint8_t pool[16];
 	char name[POOL_NAME_MAX + 1];
-	uint64_t epoch, sequence; /* the greatest (epoch, sequence) is the pool's label */
+	uint64_t epoch, sequence;
 	uint8_t state;
 	char owner[64];
 	uint8_t owner_boot[16];
@@ -194,8 +199,11 @@ struct label {
 	struct journal_position replay;
 	uint8_t span_count;
 	struct journal_span spans[SPANS_MAX];
-	uint8_t other_count; /* of one host at most one: its own opening knows it dead */
+	uint8_t other_count; /* mostly of different hosts: its own opening knows an owner dead */
 	struct label_owner others[OWNERS_MAX];
+	/* A claim: the label, of an earlier epoch, of which it repeats what this opening did not
+	 * decide. Sequence 0: it is no claim. See label_is_newer(). */
+	struct label_version repeats;
 };
 
 struct chunk_header {

@@ -492,7 +492,13 @@ void journal_fail(struct pool *pool, int error);
  * others who write labels. */
 int label_write(struct pool *pool);
 
-/* Which of two was written later. */
+struct label_version label_version(const struct label *label);
+/* The one whose content it has: its own, or of a claim that of the label that it repeats. */
+struct label_version label_content(const struct label *label);
+/* Less than 0, 0, more than 0. */
+int label_version_order(struct label_version a, struct label_version b);
+/* Which of two the pool goes by: the one with the later content; of two that have the same, the
+ * later claim. */
 bool label_is_newer(const struct label *a, const struct label *b);
 
 /* The labels of one device: every one that decodes, through `each` (return non-zero to stop). */
@@ -564,6 +570,9 @@ bool owners_have(const struct label *label, uint64_t epoch);
 void owners_forget(struct label *label, const char *host);
 /* Puts in the owner that the label is of. -EBUSY: the list is full. */
 int owners_add(struct label *label);
+/* Puts in the owner that a claim is of, and those that it lists, of later epochs than the label and
+ * not of `host`. -EBUSY as above. */
+int owners_join(struct label *label, const struct label *claim, const char *host);
 /* "alpha, beta" */
 void owners_name(const struct label *label, char *text, size_t size);
 

@@ -5,8 +5,15 @@
  * A device has two label areas; each is a ring of places, chosen by epoch, so that an owner of an
  * earlier epoch that wakes up writes to other places. Within an epoch a label is written to area A
  * of all members and flushed, then to area B: a power cut tears one of them at most, and the other
- * still holds this label or the one before. The label with the greatest (epoch, sequence) on any
- * device is the pool's.
+ * still holds this label or the one before.
+ *
+ * Of the labels on all devices the newest one is the pool's (label_is_newer()). A claim is as old
+ * as the label that it repeats, not as its epoch says: an opening may die when its claim is on a
+ * few devices. With those missing the next opening cannot know of that epoch, takes the same or an
+ * earlier one, and moves the root; when they are back, their claim still names the old one. A label
+ * that is no claim, though, is written when its epoch's claim is on all members but those that may
+ * be lost at once (loss.c). No opening goes without meeting it on some device, and takes a later
+ * epoch: so among these the greatest (epoch, sequence) was written last.
  */
 #include <stdio.h>
 
@@ -94,9 +101,28 @@ static int read_block(
 	return io_run(engine, &io);
 }
 
+struct label_version label_version(const struct label *label)
+{
+	return (struct label_version){label->epoch, label->sequence};
+}
+
+struct label_version label_content(const struct label *label)
+{
+	return label->repeats.sequence ? label->repeats : label_version(label);
+}
+
+int label_version_order(struct label_version a, struct label_version b)
+{
+	if (a.epoch != b.epoch)
+		return a.epoch > b.epoch ? 1 : -1;
+	return (a.sequence > b.sequence) - (a.sequence < b.sequence);
+}
+
 bool label_is_newer(const struct label *a, const struct label *b)
 {
-	return a->epoch > b->epoch || (a->epoch == b->epoch && a->sequence > b->sequence);
+	int order = label_version_order(label_content(a), label_content(b));
+
+	return (order ? order : label_version_order(label_version(a), label_version(b))) > 0;
 }
 
 uint64_t label_beat_read(struct pool *pool, uint64_t epoch)

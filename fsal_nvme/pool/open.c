@@ -2,13 +2,14 @@
 /*
  * Opening a pool, in this order:
  *
- *   find      every device's header and labels; the label with the greatest (epoch, sequence) is
- *             the pool's; its devices are the members
+ *   find      every device's header and labels; the newest label (label.c) is the pool's; its
+ *             devices are the members
  *   count     more than m active members missing: these could be an old minority; refused
  *   owner     closed, known dead, or a process of this boot: no wait. Else the old owner's beat is
  *             watched for 10 s
- *   claim     a label of a later epoch on all members, in a place that no owner uses that may
- *             still write: an owner that sees it stops. Then the labels are read again: what the
+ *   claim     a label of a later epoch than any that was found, on all members, in a place that no
+ *             owner uses that may still write: an owner that sees it stops. It repeats the newest
+ *             label and counts as that one does. Then the labels are read again: what the
  *             old owner wrote between "find" and the claim would be lost, so that the opening is
  *             refused, and the claim repeats what is found. From here on the opener beats. An owner
  *             that is not known to be dead may go on acknowledging for as long as its lease lasts,
@@ -176,6 +177,7 @@ static int take_over(struct opening *o, struct journal_position *start, uint64_t
 	if (rc)
 		return rc;
 	drop_missing(o, start->lsn - 1);
+	pool->label.repeats = (struct label_version){0};
 	rc = label_write(pool);
 	if (rc)
 		return error_set(o->error, rc, pool->label.name, "its labels cannot be written: %s",

@@ -23,27 +23,29 @@ static int consider_again(void *data, const struct label *label)
 {
 	struct opening *o = data;
 
-	if (!memcmp(label->pool, o->best.pool, 16) && label_is_newer(label, &o->best) &&
-		!is_our_claim(o, label))
-		o->best = *label;
+	if (!memcmp(label->pool, o->best.pool, 16) && !is_our_claim(o, label))
+		opening_note(o, label);
 	return 0;
 }
 
-/* Reads all labels once more. -EBUSY, and o->best is the newest: there is a newer one, not ours. */
+/* Reads all labels once more. -EBUSY, and o->best and o->last are up to date: there is a newer one,
+ * or a later claim, not ours. */
 static int find_newer(struct opening *o)
 {
 	struct pool *pool = o->pool;
-	uint64_t epoch = o->best.epoch, sequence = o->best.sequence;
+	struct label_version best = label_version(&o->best), last = label_version(&o->last);
+	const struct label *writer;
 	int rc = 0;
 
 	for (unsigned i = 0; !rc && i < pool->device_count; i++)
 		if (member_usable(&pool->devices[i]))
 			rc = label_read_all(o->engine, pool->devices[i].device,
 				&pool->devices[i].header, consider_again, o);
-	if (rc || (o->best.epoch == epoch && o->best.sequence == sequence))
+	writer = label_version_order(label_version(&o->last), last) ? &o->last : &o->best;
+	if (rc || (writer == &o->best && !label_version_order(label_version(writer), best)))
 		return rc;
 	return error_set(o->error, -EBUSY, o->best.name,
-		"host %s has written its labels while it was opened: it is alive", o->best.owner);
+		"host %s has written its labels while it was opened: it is alive", writer->owner);
 }
 
 static int watch_beat(struct opening *o)
@@ -128,11 +130,15 @@ int opening_refuse_for_others(struct opening *o, int rc)
 static int settle_owners(struct opening *o)
 {
 	struct label *label = &o->pool->label;
+	bool dead = o->options->owner_dead;
+	int rc = 0;
 
-	owners_forget(label, o->options->owner_dead ? NULL : o->options->host);
-	if (o->owner_gone || !owners_add(label))
-		return 0;
-	return opening_refuse_for_others(o, -EBUSY);
+	owners_forget(label, dead ? NULL : o->options->host);
+	if (!dead && o->last.epoch > o->best.epoch)
+		rc = owners_join(label, &o->last, o->options->host);
+	if (!rc && !o->owner_gone)
+		rc = owners_add(label);
+	return rc ? opening_refuse_for_others(o, rc) : 0;
 }
 
 /* An owner that may still write may overwrite what stands in the place of its labels. */
@@ -146,9 +152,10 @@ static bool place_is_kept(const struct opening *o, uint64_t epoch)
 	return kept;
 }
 
+/* Behind all claims, those that the pool does not go by, too. */
 static uint64_t next_epoch(const struct opening *o)
 {
-	uint64_t epoch = o->best.epoch + 1;
+	uint64_t epoch = o->last.epoch + 1;
 
 	while (place_is_kept(o, epoch))
 		epoch++;
@@ -166,6 +173,7 @@ static int write_claim(struct opening *o, uint64_t sequence)
 	rc = settle_owners(o);
 	if (rc)
 		return rc;
+	label->repeats = label_content(&o->best);
 	label->epoch = next_epoch(o);
 	label->sequence = sequence;
 	label->state = LABEL_OPEN;
@@ -181,10 +189,10 @@ static int write_claim(struct opening *o, uint64_t sequence)
  * writes to its labels. Before, it may have moved the root, and used what the old one named. */
 static int look_again(struct opening *o)
 {
-	uint64_t epoch = o->best.epoch;
+	uint64_t best = o->best.epoch, last = o->last.epoch;
 	int rc = find_newer(o), again = 0;
 
-	if (rc == -EBUSY && o->best.epoch == epoch)
+	if (rc == -EBUSY && o->best.epoch == best && o->last.epoch == last)
 		again = write_claim(o, o->pool->label.sequence);
 	return again ? again : rc;
 }

@@ -6,10 +6,20 @@
 
 /* --- find ------------------------------------------------------------------------------------- */
 
+void opening_note(struct opening *o, const struct label *label)
+{
+	bool first = !o->best.device_count;
+
+	if (first || label_is_newer(label, &o->best))
+		o->best = *label;
+	if (first || label_version_order(label_version(label), label_version(&o->last)) > 0)
+		o->last = *label;
+}
+
 static int consider(void *data, const struct label *label)
 {
 	struct opening *o = data;
-	struct label *best = &o->best;
+	const struct label *best = &o->best;
 
 	if (o->options->name && strcmp(label->name, o->options->name))
 		return 0;
@@ -17,8 +27,7 @@ static int consider(void *data, const struct label *label)
 		o->ambiguous = true;
 		return 0;
 	}
-	if (!best->device_count || label_is_newer(label, best))
-		*best = *label;
+	opening_note(o, label);
 	return 0;
 }
 

@@ -23,7 +23,8 @@ struct opening {
 	unsigned found_count;
 	char unreadable[sizeof(((struct pool *)0)->unreadable)]; /* paths that show no header */
 	struct heads heads; /* as found */
-	struct label best; /* of the pool chosen */
+	struct label best; /* of the pool chosen: the newest */
+	struct label last; /* ... the one of the greatest epoch; mostly the same */
 	bool ambiguous;
 	bool rehearsal; /* ends when members are counted, and opens them for reading alone */
 	bool owner_gone; /* the best label's owner can write no more */
@@ -33,8 +34,10 @@ struct opening {
 
 /* --- open_find.c ------------------------------------------------------------------------------ */
 
-/* The pool among the paths: o->best is its newest label. */
+/* The pool among the paths: its labels are noted. */
 int opening_find(struct opening *o);
+/* Makes a label of the pool o->best, o->last, or both, if it is. */
+void opening_note(struct opening *o, const struct label *label);
 /* Its devices, as members of o->pool: exclusively, unless it is only read. -EBUSY: another process
  * has them. */
 int opening_members(struct opening *o);

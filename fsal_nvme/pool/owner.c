@@ -6,6 +6,9 @@
  * list with a claim of its own host, which then has the devices for itself: it has started again,
  * or the process that had them let go. Or with the word of an admin, or of a cluster that fences,
  * that all earlier owners are dead. The claim's label makes that durable.
+ *
+ * A claim that the pool does not go by (label.c) may have a later epoch than the label that it goes
+ * by. Whoever made it has to be known dead, too, and is put in by the claim behind it.
  */
 #include <stdio.h>
 
@@ -29,16 +32,45 @@ void owners_forget(struct label *label, const char *host)
 	label->other_count = (uint8_t)kept;
 }
 
-int owners_add(struct label *label)
+static struct label_owner owner_of(const struct label *label)
 {
-	struct label_owner *owner = &label->others[label->other_count];
+	struct label_owner owner = {.epoch = label->epoch};
 
+	memcpy(owner.host, label->owner, sizeof(owner.host));
+	return owner;
+}
+
+static int add(struct label *label, const struct label_owner *owner)
+{
 	if (label->other_count == OWNERS_MAX)
 		return -EBUSY;
-	*owner = (struct label_owner){.epoch = label->epoch};
-	memcpy(owner->host, label->owner, sizeof(owner->host));
-	label->other_count++;
+	label->others[label->other_count++] = *owner;
 	return 0;
+}
+
+int owners_add(struct label *label)
+{
+	struct label_owner owner = owner_of(label);
+
+	return add(label, &owner);
+}
+
+/* Of those before it the label has the last word. */
+static bool is_news(const struct label *label, const struct label_owner *owner, const char *host)
+{
+	return owner->epoch > label->epoch && strcmp(owner->host, host) &&
+	       !owners_have(label, owner->epoch);
+}
+
+int owners_join(struct label *label, const struct label *claim, const char *host)
+{
+	struct label_owner claimant = owner_of(claim);
+	int rc = is_news(label, &claimant, host) ? add(label, &claimant) : 0;
+
+	for (unsigned i = 0; !rc && i < claim->other_count; i++)
+		if (is_news(label, &claim->others[i], host))
+			rc = add(label, &claim->others[i]);
+	return rc;
 }
 
 void owners_name(const struct label *label, char *text, size_t size)

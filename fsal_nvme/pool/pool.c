@@ -172,6 +172,7 @@ static void fill_summary(
 	memcpy(s->name, label->name, sizeof(s->name));
 	memcpy(s->uuid, label->device_count ? label->pool : header->pool, 16);
 	s->epoch = label->epoch;
+	s->content = label_content(label).epoch;
 	s->exported = label->state == LABEL_EXPORTED;
 	s->open = label->state == LABEL_OPEN;
 	memcpy(s->owner, label->owner, sizeof(s->owner));

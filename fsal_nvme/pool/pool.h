@@ -105,6 +105,7 @@ struct pool_summary {
 	uint8_t owner_boot[16];
 	unsigned data, parity, device_count, devices_found;
 	/* Of the device that was probed: */
+	uint64_t content; /* epoch; the greatest counts, and of equal ones the greatest `epoch` */
 	uint8_t device[16];
 	uint64_t fencing_offset,
 		fencing_size; /* what it keeps for fencing, bytes; size 0: nothing */

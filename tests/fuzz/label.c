@@ -26,6 +26,7 @@ enum {
 	SPAN_LAST,
 	OWNER_PLACED,
 	OWNER_NOT_PLACED,
+	CLAIM,
 };
 
 struct fuzz_type fuzz_types[] = {
@@ -48,6 +49,7 @@ struct fuzz_type fuzz_types[] = {
 	[SPAN_LAST] = {"the last span", 0},
 	[OWNER_PLACED] = {"an earlier owner whose place is known", 0},
 	[OWNER_NOT_PLACED] = {"an earlier owner whose place is not known", 0},
+	[CLAIM] = {"a claim", 0},
 	{NULL, 0},
 };
 const size_t fuzz_longest = LABEL_BODY;
@@ -64,6 +66,8 @@ static void count(const struct label *label)
 		fuzz_reach(i + 1 < label->span_count ? SPAN_ENDED : SPAN_LAST);
 	for (unsigned i = 0; i < label->other_count; i++)
 		fuzz_reach(label->others[i].to ? OWNER_PLACED : OWNER_NOT_PLACED);
+	if (label->repeats.sequence)
+		fuzz_reach(CLAIM);
 }
 
 /* What was read can be written, and read again as the same. */

@@ -124,6 +124,10 @@ static void seed_label(struct fuzz_world *world)
 	label.state = LABEL_EXPORTED;
 	label_encode(&label, body);
 	save_frame("label", "exported", body, LABEL_BODY);
+	label.state = LABEL_OPEN;
+	label.repeats = (struct label_version){2, 7};
+	label_encode(&label, body);
+	save_frame("label", "claim", body, LABEL_BODY);
 	save_later("label", body, LABEL_BODY);
 	save("label", "refused", "MILRLBL1", 8);
 	free(body);

@@ -83,6 +83,46 @@ static void a_label_never_lands_over_a_later_one(void **state)
 	fixture_free(&f);
 }
 
+/* --- which one is newer ----------------------------------------------------------------------- */
+
+static struct label a_label(uint64_t epoch, uint64_t sequence)
+{
+	return (struct label){
+		.epoch = epoch, .sequence = sequence, .state = LABEL_OPEN, .device_count = 1};
+}
+
+static struct label a_claim(uint64_t epoch, uint64_t sequence, const struct label *repeats)
+{
+	struct label label = a_label(epoch, sequence);
+
+	label.repeats = label_version(repeats);
+	return label;
+}
+
+static void a_claim_is_as_old_as_what_it_repeats(void **state)
+{
+	struct label first = a_label(0, 1),
+		     labels[] = {first, a_claim(6, 1, &first), a_label(6, 2), a_label(6, 3),
+			     a_claim(7, 1, &labels[3]), a_claim(9, 1, &labels[3]), a_label(7, 2)};
+
+	for (unsigned i = 0; i < sizeof(labels) / sizeof(*labels); i++)
+		for (unsigned j = 0; j < sizeof(labels) / sizeof(*labels); j++)
+			assert_int_equal(label_is_newer(&labels[i], &labels[j]), i > j);
+}
+
+static void a_claim_repeats_an_earlier_epoch(void **state)
+{
+	struct label first = a_label(6, 3), claim = a_claim(7, 1, &first), found;
+	uint8_t body[LABEL_BODY];
+
+	assert_int_equal(label_encode(&claim, body), 0);
+	assert_int_equal(label_decode(&found, body), 0);
+	assert_int_equal(label_version_order(found.repeats, label_version(&first)), 0);
+	claim.repeats.epoch = 7;
+	assert_int_equal(label_encode(&claim, body), 0);
+	assert_int_equal(label_decode(&found, body), -EBADMSG);
+}
+
 /* --- the beat --------------------------------------------------------------------------------- */
 
 #define SECOND UINT64_C(1000000000)
@@ -208,6 +248,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_label_never_lands_over_a_later_one),
+		cmocka_unit_test(a_claim_is_as_old_as_what_it_repeats),
+		cmocka_unit_test(a_claim_repeats_an_earlier_epoch),
 		cmocka_unit_test(a_slow_device_does_not_stop_the_beat),
 		cmocka_unit_test(a_look_that_fails_gives_no_slots_away),
 		cmocka_unit_test(an_owner_stops_when_there_is_a_later_one),

@@ -287,9 +287,12 @@ static void test_the_fullest_label_fits(void **state)
 		label.root_segments[i] = widest_segment();
 	label.span_count = SPANS_MAX;
 	label.other_count = OWNERS_MAX;
+	label.repeats = (struct label_version){99, 1};
 	assert_int_equal(label_encode(&label, body), 0);
 	assert_int_equal(label_decode(&again, body), 0);
 	assert_int_equal(again.other_count, OWNERS_MAX);
+	assert_int_equal(again.repeats.epoch, 99);
+	assert_int_equal(again.repeats.sequence, 1);
 }
 
 static void test_an_exported_pool_is_imported_once(void **state)
