@@ -178,12 +178,19 @@ static bool is_newer(const struct pool_summary *a, const struct pool_summary *b)
 	return a->content > b->content || (a->content == b->content && a->epoch >= b->epoch);
 }
 
+/* One that was replaced by another may be there again: it is none of the pool's. */
+static bool is_member(const struct found_pool *found, const struct pool_summary *summary)
+{
+	for (unsigned i = 0; i < found->summary.device_count; i++)
+		if (!memcmp(found->summary.members[i], summary->device, 16))
+			return true;
+	return false;
+}
+
 static int keep(struct found_pool *found, const struct pool_summary *summary, const char *path)
 {
-	int rc = device_set_add(&found->set, path);
+	int rc = is_member(found, summary) ? device_set_add(&found->set, path) : 0;
 
-	if (is_newer(summary, &found->summary))
-		found->summary = *summary;
 	found->summary.devices_found = found->set.count;
 	return rc;
 }
@@ -202,22 +209,39 @@ static int keep_broken(struct found_pool *list, unsigned count, const struct poo
 	return 0;
 }
 
+/* What each shows, without devices where that is nothing. */
+static int probe_each(struct engine *engine, const struct device_set *set, bool *broken,
+	struct pool_summary *shown, struct found_pool **list, unsigned *count)
+{
+	for (unsigned i = 0; i < set->count; i++) {
+		struct found_pool *found;
+		int got = pool_probe(engine, set->paths[i], &shown[i], NULL);
+
+		broken[i] = got == -EBADMSG;
+		if (got) {
+			shown[i].device_count = 0;
+			continue;
+		}
+		found = pool_of(list, count, &shown[i]);
+		if (!found)
+			return -ENOMEM;
+		if (is_newer(&shown[i], &found->summary))
+			found->summary = shown[i];
+	}
+	return 0;
+}
+
+/* The newest label of each pool says which devices are its. */
 static int probe_whole(struct engine *engine, const struct device_set *set, bool *broken,
 	struct found_pool **list, unsigned *count)
 {
-	int rc = 0;
+	struct pool_summary *shown = calloc(set->count + 1, sizeof(*shown));
+	int rc = shown ? probe_each(engine, set, broken, shown, list, count) : -ENOMEM;
 
-	for (unsigned i = 0; !rc && i < set->count; i++) {
-		struct pool_summary summary;
-		struct found_pool *found;
-		int got = pool_probe(engine, set->paths[i], &summary, NULL);
-
-		broken[i] = got == -EBADMSG;
-		if (got)
-			continue;
-		found = pool_of(list, count, &summary);
-		rc = found ? keep(found, &summary, set->paths[i]) : -ENOMEM;
-	}
+	for (unsigned i = 0; !rc && i < set->count; i++)
+		if (shown[i].device_count)
+			rc = keep(pool_of(list, count, &shown[i]), &shown[i], set->paths[i]);
+	free(shown);
 	return rc;
 }
 

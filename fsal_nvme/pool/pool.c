@@ -181,6 +181,8 @@ static void fill_summary(
 	s->data = header->data;
 	s->parity = header->parity;
 	s->device_count = label->device_count;
+	for (unsigned i = 0; i < label->device_count; i++)
+		memcpy(s->members[i], label->devices[i].uuid, 16);
 	s->devices_found = header->data > 0;
 	memcpy(s->device, header->uuid, 16);
 	if (header->journal_offset >= FENCING_OFFSET + FENCING_SIZE) {

@@ -104,6 +104,7 @@ struct pool_summary {
 	uint64_t owner_pid;
 	uint8_t owner_boot[16];
 	unsigned data, parity, device_count, devices_found;
+	uint8_t members[POOL_DEVICES_MAX][16]; /* uuids of its devices */
 	/* Of the device that was probed: */
 	uint64_t content; /* epoch; the greatest counts, and of equal ones the greatest `epoch` */
 	uint8_t device[16];

@@ -60,6 +60,9 @@ def test_every_verb_answers_by_its_schema(succeeded):
     site.json('serve', 'tank')
     site.json('pool', 'iostat', 'tank')
     site.json('serve', 'tank', '--stop')
+    os.unlink(site.devices_of_tank[3])
+    site.devices_of_tank[3] = site.device('spare')
+    site.json('pool', 'replace', 'tank', '3', site.devices_of_tank[3])
     site.json('pool', 'export', 'tank')
     assert site.json('pool', 'import', '--device-dir', site.devices_dir)['pools']
     site.json('pool', 'import', 'tank', '--device-dir', site.devices_dir)
