@@ -143,7 +143,7 @@ static int get_device(struct pool *pool, struct member *member, const char *path
 static int wipe_range(
 	struct pool *pool, struct device *device, void *zeros, uint64_t from, uint64_t length)
 {
-	int rc = 0;
+	int rc = atomic_load(&pool->failure);
 
 	for (uint64_t at = 0; !rc && at < length; at += WIPE_PIECE) {
 		struct io io;
@@ -151,6 +151,8 @@ static int wipe_range(
 		io_prepare(&io, IO_WRITE, device, from + at, zeros,
 			length - at < WIPE_PIECE ? length - at : WIPE_PIECE);
 		rc = io_run(pool->engine, &io);
+		if (!rc)
+			rc = atomic_load(&pool->failure);
 	}
 	return rc;
 }

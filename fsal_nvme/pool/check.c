@@ -124,7 +124,7 @@ static void look_bad(struct check *check, struct looks *looks, unsigned i, void 
 	check->report->bad_blocks++;
 	if (io->result)
 		chunk_read_failed(check->pool, looks->segment, chunk, io->offset, 1, io->result);
-	else
+	else if (chunk_usable(check->pool, looks->segment, chunk))
 		chunk_rotten(check->pool, looks->segment, chunk, io->offset, 1);
 	if (!right)
 		check->report->lost_blocks++;

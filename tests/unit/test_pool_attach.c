@@ -397,6 +397,7 @@ static void one_that_is_lost_is_replaced(void **state)
 	add_files(2);
 	assert_int_equal(resilver(&report), 0);
 	assert_true(report.whole && report.written_blocks >= report.blocks);
+	assert_int_equal(atomic_load(&pool->devices[3].checksum_errors), 0);
 	must_find_nothing_wrong();
 	crash();
 	f.paths[3] = "spare";
