@@ -492,6 +492,12 @@ void journal_fail(struct pool *pool, int error);
  * others who write labels. */
 int label_write(struct pool *pool);
 
+struct opening;
+/* The same for a claim: when it stands in area A of all, and before it is written to area B, it is
+ * looked whether another one stands there that was not there before; not 0 ends it. */
+int label_write_claim(
+	struct pool *pool, int (*look)(struct opening *opening), struct opening *opening);
+
 struct label_version label_version(const struct label *label);
 /* The one whose content it has: its own, or of a claim that of the label that it repeats. */
 struct label_version label_content(const struct label *label);

@@ -55,8 +55,9 @@ static int write_area(struct pool *pool, unsigned area, void *body)
 	return good;
 }
 
-/* With label_turn. */
-static int write_next(struct pool *pool, void *body)
+/* With label_turn. `look`, if any, comes between the areas. */
+static int write_next(
+	struct pool *pool, void *body, int (*look)(struct opening *opening), struct opening *o)
 {
 	int rc;
 
@@ -72,13 +73,16 @@ static int write_next(struct pool *pool, void *body)
 			rc = good;
 		else if ((unsigned)good < pool->m + 1)
 			rc = -EIO;
+		else if (!area && look)
+			rc = look(o);
 	}
 	return rc;
 }
 
 /* All of an epoch's labels go to the same places: the next is encoded when the one before stands on
  * all members, and a later one never lies under an earlier one. */
-int label_write(struct pool *pool)
+int label_write_claim(
+	struct pool *pool, int (*look)(struct opening *opening), struct opening *opening)
 {
 	void *body = buffer_alloc(pool->engine, LABEL_BODY);
 	int rc;
@@ -86,10 +90,15 @@ int label_write(struct pool *pool)
 	if (!body)
 		return -ENOMEM;
 	pthread_mutex_lock(&pool->label_turn);
-	rc = write_next(pool, body);
+	rc = write_next(pool, body, look, opening);
 	pthread_mutex_unlock(&pool->label_turn);
 	buffer_free(pool->engine, body, LABEL_BODY);
 	return rc;
+}
+
+int label_write(struct pool *pool)
+{
+	return label_write_claim(pool, NULL, NULL);
 }
 
 static int read_block(

@@ -162,7 +162,12 @@ static uint64_t next_epoch(const struct opening *o)
 	return epoch;
 }
 
-/* What the best label says, under a later epoch. */
+/*
+ * What the best label says, under a later epoch. Who stands still between its look and its claim
+ * may wake up when others have had that epoch: it is their labels then that the claim overwrites,
+ * in area A. Those in area B it finds; and whoever begins to open the pool after that finds the
+ * claim, and takes another epoch.
+ */
 static int write_claim(struct opening *o, uint64_t sequence)
 {
 	struct pool *pool = o->pool;
@@ -182,7 +187,7 @@ static int write_claim(struct opening *o, uint64_t sequence)
 	memset(label->owner, 0, sizeof(label->owner));
 	snprintf(label->owner, sizeof(label->owner), "%s", o->options->host);
 	pool->epoch = label->epoch;
-	return label_write(pool);
+	return label_write_claim(pool, find_newer, o);
 }
 
 /* From the claim on an owner that is alive gets no further than what it had reserved, whatever it

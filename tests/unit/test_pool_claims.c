@@ -4,6 +4,8 @@
  * acknowledges nothing that beta does not have, and changes nothing that beta has written. */
 #include "pool_hosts.h"
 
+#include "device/engine.h"
+
 static struct host alpha, beta;
 
 static void begin(uint64_t seed)
@@ -171,9 +173,72 @@ static void test_labels_of_an_owner_that_wakes_up(void **state)
 	}
 }
 
+/* --- who stands still between its look and its claim ------------------------------------------ */
+
+static struct {
+	const struct engine_ops *real;
+	bool done;
+} stand_still;
+
+static void a_life_of_beta(void)
+{
+	host_must_open(&beta);
+	for (unsigned i = 0; i < 60; i++) {
+		char value[16];
+
+		snprintf(value, sizeof(value), "%u", i);
+		host_must_set(&beta, "second", value);
+		assert_int_equal(pool_checkpoint(beta.pool), 0);
+		pool_maintain(beta.pool);
+	}
+	host_must_set(&beta, "second", "beta");
+	assert_int_equal(pool_close(beta.pool, NULL), 0);
+	beta.pool = NULL;
+}
+
+static void submit(struct engine *engine, struct io **ios, unsigned count)
+{
+	const struct io *io = ios[0];
+
+	if (!stand_still.done && io->op == IO_WRITE && io->offset >= LABEL_A_OFFSET &&
+		io->offset < LABEL_A_OFFSET + LABEL_AREA) {
+		stand_still.done = true;
+		a_life_of_beta();
+	}
+	stand_still.real->submit(engine, ios, count);
+}
+
+/* beta opens the pool, works and closes it meanwhile, under the epoch that alpha claims then. */
+static void test_a_claim_that_comes_much_later(void **state)
+{
+	for (uint64_t seed = 1; seed <= 5; seed++) {
+		struct engine_ops watched;
+
+		make(seed);
+		alpha = host("alpha", 1);
+		beta = host("beta", 2);
+		beta.force = true;
+		host_must_open(&alpha);
+		host_must_set(&alpha, "first", "alpha");
+		assert_int_equal(pool_close(alpha.pool, NULL), 0);
+		stand_still.real = alpha.engine->ops;
+		stand_still.done = false;
+		watched = *stand_still.real;
+		watched.submit = submit;
+		alpha.engine->ops = &watched;
+		assert_int_equal(host_open(&alpha), -EBUSY);
+		alpha.engine->ops = stand_still.real;
+		assert_true(stand_still.done);
+		alpha.pool = NULL;
+		beta_has_all_it_wrote();
+		end();
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_a_claim_that_comes_much_later),
 		cmocka_unit_test(test_a_claim_that_reached_few_devices),
 		cmocka_unit_test(test_a_claim_on_devices_that_die),
 		cmocka_unit_test(test_too_few_answers),
