@@ -175,7 +175,10 @@ static struct found_pool *pool_of(
 /* A device that was missing may show a claim that the pool does not go by. */
 static bool is_newer(const struct pool_summary *a, const struct pool_summary *b)
 {
-	return a->content > b->content || (a->content == b->content && a->epoch >= b->epoch);
+	for (unsigned i = 0; i < 4; i++)
+		if (a->version[i] != b->version[i])
+			return a->version[i] > b->version[i];
+	return true;
 }
 
 /* One that was replaced by another may be there again: it is none of the pool's. */

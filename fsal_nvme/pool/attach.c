@@ -133,7 +133,8 @@ static int get_device(struct pool *pool, struct member *member, const char *path
 {
 	int rc = member->device ? check_idle(member, path, error) : 0;
 
-	if (rc || (member->device && device_present(member->device)))
+	if (rc || (member->device && device_present(member->device) &&
+			  !memcmp(member->header.uuid, header->uuid, sizeof(header->uuid))))
 		return rc;
 	return open_again(pool, member, path, header, error);
 }

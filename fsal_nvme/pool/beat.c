@@ -2,8 +2,9 @@
 /*
  * The beat of an owner, and its looks at whether there is a later one. On each member by itself:
  *
- *   look   label area A is read, all of it: a later owner's labels may stand in any place, and
- *          those of a claim that came no further on a few members only. Area B is read where A
+ *   look   label area A is read, all of it: a later owner's labels may stand in any place, those
+ *          of one that has the same epoch, as it had not seen our claim, in ours, and those of a
+ *          claim that came no further on a few members only. Area B is read where A
  *          cannot be: a claim has ended when it is in both. A label of a later epoch stops the
  *          pool; otherwise member->looked becomes the time at which the look began
  *   beat   once a second, behind a look, this owner's next beat is written; an opener that sees it
@@ -34,6 +35,7 @@ struct pulse {
 };
 
 struct beats {
+	struct label_self self; /* constant */
 	struct pulse pulses[POOL_DEVICES_MAX];
 	pthread_t thread;
 	pthread_mutex_t lock; /* a leaf; guards what follows */
@@ -167,11 +169,9 @@ static void write_beat(struct pulse *p)
 	io_submit(p->pool->engine, &io, 1);
 }
 
-static bool is_later(const struct pulse *p)
+static bool shows_another(const struct pulse *p)
 {
-	const struct pool *pool = p->pool;
-
-	return area_has_later(p->memory, pool->label.pool, pool->epoch);
+	return area_has_anothers(p->memory, &p->pool->beats->self);
 }
 
 /* Labels that cannot be read say nothing, and the member may still show the beat. */
@@ -185,7 +185,7 @@ static void label_looked_at(struct io *io)
 		io_submit(p->pool->engine, &io, 1);
 		return;
 	}
-	if (!rc && is_later(p)) {
+	if (!rc && shows_another(p)) {
 		rc = -ESTALE;
 		pool_fail(p->pool, rc, "another host has taken the pool over");
 	}
@@ -350,6 +350,10 @@ int beat_start(struct pool *pool)
 
 	if (!beats)
 		return -ENOMEM;
+	memcpy(beats->self.pool, pool->label.pool, sizeof(beats->self.pool));
+	memcpy(beats->self.boot, pool->label.owner_boot, sizeof(beats->self.boot));
+	beats->self.epoch = pool->label.epoch;
+	beats->self.pid = pool->label.owner_pid;
 	pool->beats = beats;
 	rc = begin(pool);
 	if (rc || !pool->options.background)

@@ -210,6 +210,10 @@ static int record_lost(struct pool *pool, uint64_t dropped, uint64_t *lost)
 		if (!rc)
 			rc = written;
 	} while (!rc && failing != *lost);
+	/* They still count as active in this: a later owner may have them, and not those that
+	 * answer */
+	if (!rc && *lost && pool->beats)
+		rc = beat_still_ours(pool);
 	if (rc && *lost) {
 		mark_lost(pool, 0);
 		label_write(pool);

@@ -336,6 +336,17 @@ static int take_table(struct pool *pool)
 /* --- a root ------------------------------------------------------------------------------------
  */
 
+/* Of a member whose label is new: another device may have its number now. */
+static enum device_state state_seen(const struct member *member)
+{
+	bool there = member->device && device_present(member->device) &&
+		     !memcmp(member->header.uuid, member->label.uuid, sizeof(member->label.uuid));
+
+	if (member->label.state == DEVICE_DROPPED)
+		return DEVICE_DROPPED;
+	return there ? DEVICE_ACTIVE : DEVICE_MISSING;
+}
+
 static void take_label(struct pool *pool, const struct label *label)
 {
 	pthread_mutex_lock(&pool->label_lock);
@@ -348,9 +359,7 @@ static void take_label(struct pool *pool, const struct label *label)
 		member->label = label->devices[i];
 		atomic_store(&member->suspect_before,
 			label_device_suspect(&member->label) ? UINT64_MAX : 0);
-		if (member->label.state == DEVICE_DROPPED ||
-			(member->device && device_present(member->device)))
-			atomic_store(&member->state, member->label.state);
+		atomic_store(&member->state, state_seen(member));
 	}
 }
 

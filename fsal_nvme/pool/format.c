@@ -485,7 +485,7 @@ int label_decode(struct label *label, const void *body)
 }
 
 /* What most places hold is told by its epoch alone. A label of a version to come is one, too. */
-static bool is_later(const uint8_t *body, const uint8_t pool[16], uint64_t epoch)
+static bool is_anothers(const uint8_t *body, const struct label_self *self)
 {
 	struct reader r = reader_on(body + FRAME_HEAD, LABEL_BODY - FRAME_HEAD);
 	const uint8_t *uuid = get_bytes(&r, UUID_SIZE);
@@ -493,16 +493,19 @@ static bool is_later(const uint8_t *body, const uint8_t pool[16], uint64_t epoch
 	int rc;
 
 	get_bytes(&r, sizeof(label.name));
-	if (get_u64(&r) <= epoch || memcmp(uuid, pool, UUID_SIZE))
+	if (get_u64(&r) < self->epoch || memcmp(uuid, self->pool, UUID_SIZE))
 		return false;
 	rc = label_decode(&label, body);
-	return !rc || rc == -ENOTSUP;
+	if (!rc)
+		return label.epoch > self->epoch || label.owner_pid != self->pid ||
+		       memcmp(label.owner_boot, self->boot, sizeof(self->boot));
+	return rc == -ENOTSUP;
 }
 
-bool area_has_later(const uint8_t *area, const uint8_t pool[16], uint64_t epoch)
+bool area_has_anothers(const uint8_t *area, const struct label_self *self)
 {
 	for (unsigned place = 0; place < LABEL_RING; place++)
-		if (is_later(area + (size_t)place * LABEL_SIZE, pool, epoch))
+		if (is_anothers(area + (size_t)place * LABEL_SIZE, self))
 			return true;
 	return false;
 }

@@ -248,8 +248,14 @@ int label_encode(const struct label *label, void *body); /* LABEL_BODY */
 /* Bytes of root_segments that fit into any label. */
 #define ROOT_ROOM 6280u
 int label_decode(struct label *label, const void *body);
-/* Whether there is a label of the pool, of an epoch behind `epoch`, in a label area. */
-bool area_has_later(const uint8_t *area, const uint8_t pool[16], uint64_t epoch);
+/* Whose labels an owner takes for its own. */
+struct label_self {
+	uint8_t pool[16], boot[16];
+	uint64_t epoch, pid;
+};
+/* Whether there is a label of the pool in a label area that is of a later epoch, or of this one and
+ * of another process. */
+bool area_has_anothers(const uint8_t *area, const struct label_self *self);
 int beat_encode(const struct beat *beat, const uint8_t pool[16], void *block);
 int beat_decode(struct beat *beat, const uint8_t pool[16], const void *block);
 int chunk_header_encode(const struct chunk_header *header, void *block);

@@ -6,8 +6,8 @@
  * Who finds what is left goes on without the lost ones, and drops them. That is right as long as
  * these cannot have gone on by themselves, as they would have without the others. Up to m devices
  * never write. A domain of more could, had it lost the others; but these are two domains or more,
- * which is no loss that is allowed, unless they are m devices at most, which never write. With two
- * domains each could take the other for lost: so neither goes on there.
+ * and more than m devices, which is no loss that is allowed. With two domains each could take the
+ * other for lost: so neither goes on there.
  *
  * The same rule tells whether enough devices have answered. What was written to all but losses has
  * been seen when those that answered could not be such a loss themselves.
@@ -66,7 +66,8 @@ bool losses_allowed(const struct pool *pool, uint64_t active, uint64_t lost)
 {
 	if (how_many(lost) <= pool->header.parity)
 		return true;
-	return how_many(domains_of(pool, lost)) == 1 && domains_count(pool, active);
+	return how_many(domains_of(pool, lost)) == 1 && domains_count(pool, active) &&
+	       how_many(active & ~lost) > pool->header.parity;
 }
 
 unsigned losses_most(const struct pool *pool)

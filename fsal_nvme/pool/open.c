@@ -133,12 +133,24 @@ static void drop_missing(struct opening *o, uint64_t lsn)
 		if (d->state == DEVICE_ACTIVE && !o->present[i]) {
 			d->state = DEVICE_DROPPED;
 			d->dropped_lsn = lsn ? lsn : 1;
-			o->pool->devices[i].label = *d;
-			atomic_store(&o->pool->devices[i].state, DEVICE_DROPPED);
-			atomic_store(&o->pool->devices[i].suspect_before, 0);
 			log_warning("pool %s: device %u is missing and dropped",
 				o->pool->label.name, i);
 		}
+	}
+}
+
+/* Behind the look at whether another one has the pool: that is answered by those that the labels
+ * before called active, less what may be lost. */
+static void take_out_missing(struct opening *o)
+{
+	for (unsigned i = 0; i < o->pool->device_count; i++) {
+		struct member *member = &o->pool->devices[i];
+
+		if (o->best.devices[i].state != DEVICE_ACTIVE || o->present[i])
+			continue;
+		member->label = o->pool->label.devices[i];
+		atomic_store(&member->state, DEVICE_DROPPED);
+		atomic_store(&member->suspect_before, 0);
 	}
 }
 
@@ -182,11 +194,15 @@ static int take_over(struct opening *o, struct journal_position *start, uint64_t
 	if (rc)
 		return error_set(o->error, rc, pool->label.name, "its labels cannot be written: %s",
 			strerror(-rc));
+	rc = opening_check_losses(o);
+	if (rc)
+		return rc;
 	rc = beat_still_ours(pool);
 	if (rc)
 		return error_set(o->error, rc, pool->label.name, "%s",
 			rc == -ESTALE ? "another host has taken it over while it was opened"
 				      : "the labels of too few devices can be read");
+	take_out_missing(o);
 	recover_note_owners(pool);
 	span = &pool->label.spans[pool->label.span_count - 1];
 	rc = journal_start(pool, start, pool->label.replay.position, span->window);

@@ -100,9 +100,7 @@ static int check_owner(struct opening *o)
 
 /* --- claim ------------------------------------------------------------------------------------ */
 
-/* Members that took no claim are going to be dropped, as the missing ones are, and are counted with
- * them. */
-static int check_losses(struct opening *o)
+int opening_check_losses(struct opening *o)
 {
 	struct pool *pool = o->pool;
 	uint64_t lost = opening_lost(o);
@@ -222,7 +220,7 @@ int opening_claim(struct opening *o)
 		rc = write_claim(o, 0);
 
 	if (!rc)
-		rc = check_losses(o);
+		rc = opening_check_losses(o);
 	if (!rc)
 		rc = beat_start(o->pool);
 	if (!rc)

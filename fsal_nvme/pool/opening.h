@@ -53,6 +53,9 @@ uint64_t opening_lost(const struct opening *o);
 /* Ends well when the old owner is gone, or does nothing that this opening has to know of: then the
  * pool's labels are of a new epoch, and its beat goes. */
 int opening_claim(struct opening *o);
+/* Members that took no claim, or no take-over, are going to be dropped, as the missing ones are,
+ * and are counted with them. -EIO: they are too many. */
+int opening_check_losses(struct opening *o);
 /* -EBUSY or -ENOSPC as given: the room of earlier owners is used up. Says whose death would help.
  */
 int opening_refuse_for_others(struct opening *o, int rc);

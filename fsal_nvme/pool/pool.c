@@ -172,7 +172,10 @@ static void fill_summary(
 	memcpy(s->name, label->name, sizeof(s->name));
 	memcpy(s->uuid, label->device_count ? label->pool : header->pool, 16);
 	s->epoch = label->epoch;
-	s->content = label_content(label).epoch;
+	s->version[0] = label_content(label).epoch;
+	s->version[1] = label_content(label).sequence;
+	s->version[2] = label->epoch;
+	s->version[3] = label->sequence;
 	s->exported = label->state == LABEL_EXPORTED;
 	s->open = label->state == LABEL_OPEN;
 	memcpy(s->owner, label->owner, sizeof(s->owner));

@@ -106,7 +106,7 @@ struct pool_summary {
 	unsigned data, parity, device_count, devices_found;
 	uint8_t members[POOL_DEVICES_MAX][16]; /* uuids of its devices */
 	/* Of the device that was probed: */
-	uint64_t content; /* epoch; the greatest counts, and of equal ones the greatest `epoch` */
+	uint64_t version[4]; /* the greatest of these, in turn, is of the pool's newest label */
 	uint8_t device[16];
 	uint64_t fencing_offset,
 		fencing_size; /* what it keeps for fencing, bytes; size 0: nothing */

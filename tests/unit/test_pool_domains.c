@@ -248,6 +248,111 @@ static void who_sees_two_goes_on(void **state)
 	end();
 }
 
+/* --- domains that differ in size -----------------------------------------------------------------
+ */
+
+static void begin_with(const char *const *domains, unsigned count, uint64_t seed)
+{
+	struct pool_create_device list[16];
+	struct pool_create_options create = {.name = "tank",
+		.data = 2,
+		.parity = 2,
+		.cell = 4096,
+		.devices = list,
+		.device_count = count,
+		.host = "alpha",
+		.slot_rows = 4,
+		.force = true,
+		.journal_size = 512 << 10};
+	struct error error = {0};
+
+	fixture_make(&f, count, 2, 2, DEVICE_SIZE, seed);
+	for (unsigned i = 0; i < count; i++)
+		list[i] = (struct pool_create_device){.path = f.names[i], .domain = domains[i]};
+	assert_int_equal(pool_create(f.engine, &create, &error), 0);
+	pool = fixture_must_open(&f);
+	volume = fixture_make_volume(pool, "v");
+	assert_int_equal(stream_open(pool, volume, &stream), 0);
+	files = 0;
+	add_files(6);
+}
+
+static void each(unsigned first, unsigned count, void (*act)(struct sim_world *, const char *))
+{
+	for (unsigned i = 0; i < count; i++)
+		act(f.world, f.names[first + i]);
+}
+
+static uint64_t writes_left;
+
+static void fail_two(void *data)
+{
+	if (!writes_left || --writes_left)
+		return;
+	sim_fail_device_writes(f.world, "d3", -EIO);
+	sim_fail_device_writes(f.world, "d4", -EIO);
+}
+
+/* A's devices are missing at an opening, B's take no writes from its n-th on. What C alone has been
+ * told of is not behind what A and B know when they are back, without C. */
+static void two_domains_are_not_lost_by_one_opening(void **state)
+{
+	static const char *const domains[] = {"A", "A", "A", "B", "B", "C", "C", "C"};
+	struct sim_image *image = NULL;
+	struct error error;
+	unsigned before, opened = 0;
+
+	begin_with(domains, 8, 10);
+	before = files;
+	fixture_crash(&f, pool, SIM_KEEP_ALL);
+	assert_int_equal(sim_save(f.world, &image), 0);
+	for (uint64_t n = 1; n < 80; n++) {
+		files = before;
+		assert_int_equal(sim_restore(f.world, image), 0);
+		each(0, 3, sim_kill_device);
+		writes_left = n;
+		sim_watch_writes(f.engine, fail_two, NULL);
+		if (!fixture_open(&f, &pool, &error)) {
+			opened++;
+			if (!stream_open(pool, volume, &stream) && !add_file())
+				add_file();
+			fixture_crash(&f, pool, SIM_KEEP_ALL);
+		}
+		writes_left = 0;
+		sim_fail_device_writes(f.world, "d3", 0);
+		sim_fail_device_writes(f.world, "d4", 0);
+		each(5, 3, sim_kill_device);
+		each(0, 3, sim_revive_device);
+		if (!fixture_open(&f, &pool, &error)) {
+			must_have_all_files();
+			fixture_crash(&f, pool, SIM_KEEP_ALL);
+		}
+		each(5, 3, sim_revive_device);
+	}
+	assert_true(opened > 20);
+	sim_image_free(image);
+	fixture_free(&f);
+}
+
+/* As many as parity, which missed everything, are not the pool because the rest is one domain. */
+static void few_that_are_left_are_not_believed(void **state)
+{
+	static const char *const domains[] = {"A", "B", "C", "C", "C", "C", "C", "C"};
+	struct error error;
+
+	begin_with(domains, 8, 11);
+	each(0, 2, sim_kill_device);
+	add_files(3);
+	fixture_crash(&f, pool, SIM_KEEP_ALL);
+	each(0, 2, sim_revive_device);
+	each(2, 6, sim_kill_device);
+	assert_int_equal(fixture_open(&f, &pool, &error), -EIO);
+	each(2, 6, sim_revive_device);
+	open_pool();
+	must_have_all_files();
+	end();
+}
+
 /* --- the rule --------------------------------------------------------------------------------- */
 
 static uint64_t from(unsigned first, unsigned count)
@@ -288,6 +393,8 @@ int main(void)
 		cmocka_unit_test(neither_of_two),
 		cmocka_unit_test(who_sees_one_domain_alone_acknowledges_nothing),
 		cmocka_unit_test(who_sees_two_goes_on),
+		cmocka_unit_test(two_domains_are_not_lost_by_one_opening),
+		cmocka_unit_test(few_that_are_left_are_not_believed),
 		cmocka_unit_test(two_parts_never_go_on_both),
 	};
 

@@ -244,9 +244,40 @@ static void a_look_that_fails_gives_no_slots_away(void **state)
 	}
 }
 
+/* --- whose labels ----------------------------------------------------------------------------- */
+
+static bool shows_another(uint64_t epoch, uint64_t pid, uint8_t boot)
+{
+	static uint8_t area[LABEL_AREA];
+	struct label label = {.epoch = 9,
+		.sequence = 1,
+		.state = LABEL_OPEN,
+		.device_count = 1,
+		.owner_pid = 5,
+		.owner_boot = {7},
+		.name = "tank"};
+	struct label_self self = {.epoch = epoch, .pid = pid, .boot = {boot}};
+
+	memset(area, 0, sizeof(area));
+	assert_int_equal(label_encode(&label, area + label_place(0, label.epoch)), 0);
+	return area_has_anothers(area, &self);
+}
+
+/* Of a later epoch, or of the same one and of another process. */
+static void anothers_labels(void **state)
+{
+	assert_false(shows_another(9, 5, 7));
+	assert_false(shows_another(10, 5, 7));
+	assert_false(shows_another(10, 6, 8));
+	assert_true(shows_another(8, 5, 7));
+	assert_true(shows_another(9, 6, 7));
+	assert_true(shows_another(9, 5, 8));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(anothers_labels),
 		cmocka_unit_test(a_label_never_lands_over_a_later_one),
 		cmocka_unit_test(a_claim_is_as_old_as_what_it_repeats),
 		cmocka_unit_test(a_claim_repeats_an_earlier_epoch),
