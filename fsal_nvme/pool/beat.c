@@ -171,7 +171,7 @@ static void write_beat(struct pulse *p)
 
 static bool shows_another(const struct pulse *p)
 {
-	return area_has_anothers(p->memory, &p->pool->beats->self);
+	return area_has_anothers(p->memory, &p->pool->beats->self, p->pool->epoch);
 }
 
 /* Labels that cannot be read say nothing, and the member may still show the beat. */
@@ -352,7 +352,6 @@ int beat_start(struct pool *pool)
 		return -ENOMEM;
 	memcpy(beats->self.pool, pool->label.pool, sizeof(beats->self.pool));
 	memcpy(beats->self.boot, pool->label.owner_boot, sizeof(beats->self.boot));
-	beats->self.epoch = pool->label.epoch;
 	beats->self.pid = pool->label.owner_pid;
 	pool->beats = beats;
 	rc = begin(pool);

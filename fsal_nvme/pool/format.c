@@ -485,7 +485,7 @@ int label_decode(struct label *label, const void *body)
 }
 
 /* What most places hold is told by its epoch alone. A label of a version to come is one, too. */
-static bool is_anothers(const uint8_t *body, const struct label_self *self)
+static bool is_anothers(const uint8_t *body, const struct label_self *self, uint64_t epoch)
 {
 	struct reader r = reader_on(body + FRAME_HEAD, LABEL_BODY - FRAME_HEAD);
 	const uint8_t *uuid = get_bytes(&r, UUID_SIZE);
@@ -493,19 +493,19 @@ static bool is_anothers(const uint8_t *body, const struct label_self *self)
 	int rc;
 
 	get_bytes(&r, sizeof(label.name));
-	if (get_u64(&r) < self->epoch || memcmp(uuid, self->pool, UUID_SIZE))
+	if (get_u64(&r) < epoch || memcmp(uuid, self->pool, UUID_SIZE))
 		return false;
 	rc = label_decode(&label, body);
 	if (!rc)
-		return label.epoch > self->epoch || label.owner_pid != self->pid ||
+		return label.epoch > epoch || label.owner_pid != self->pid ||
 		       memcmp(label.owner_boot, self->boot, sizeof(self->boot));
 	return rc == -ENOTSUP;
 }
 
-bool area_has_anothers(const uint8_t *area, const struct label_self *self)
+bool area_has_anothers(const uint8_t *area, const struct label_self *self, uint64_t epoch)
 {
 	for (unsigned place = 0; place < LABEL_RING; place++)
-		if (is_anothers(area + (size_t)place * LABEL_SIZE, self))
+		if (is_anothers(area + (size_t)place * LABEL_SIZE, self, epoch))
 			return true;
 	return false;
 }

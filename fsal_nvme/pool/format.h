@@ -251,11 +251,11 @@ int label_decode(struct label *label, const void *body);
 /* Whose labels an owner takes for its own. */
 struct label_self {
 	uint8_t pool[16], boot[16];
-	uint64_t epoch, pid;
+	uint64_t pid;
 };
-/* Whether there is a label of the pool in a label area that is of a later epoch, or of this one and
- * of another process. */
-bool area_has_anothers(const uint8_t *area, const struct label_self *self);
+/* Whether there is a label of the pool in a label area that is of a later epoch than `epoch`, or of
+ * that one and of another process. */
+bool area_has_anothers(const uint8_t *area, const struct label_self *self, uint64_t epoch);
 int beat_encode(const struct beat *beat, const uint8_t pool[16], void *block);
 int beat_decode(struct beat *beat, const uint8_t pool[16], const void *block);
 int chunk_header_encode(const struct chunk_header *header, void *block);

@@ -256,11 +256,11 @@ static bool shows_another(uint64_t epoch, uint64_t pid, uint8_t boot)
 		.owner_pid = 5,
 		.owner_boot = {7},
 		.name = "tank"};
-	struct label_self self = {.epoch = epoch, .pid = pid, .boot = {boot}};
+	struct label_self self = {.pid = pid, .boot = {boot}};
 
 	memset(area, 0, sizeof(area));
 	assert_int_equal(label_encode(&label, area + label_place(0, label.epoch)), 0);
-	return area_has_anothers(area, &self);
+	return area_has_anothers(area, &self, epoch);
 }
 
 /* Of a later epoch, or of the same one and of another process. */
