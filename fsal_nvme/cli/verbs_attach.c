@@ -7,6 +7,8 @@
 
 #include "cli/verb.h"
 
+#define NUMBER_DIGITS 3 /* of a device */
+
 /* The first error, with its story: what cannot be attached keeps nothing from the others. */
 static int attach_all(struct verb_call *call)
 {
@@ -78,35 +80,45 @@ int verb_pool_attach(struct verb_call *call)
 	return attached ? attached : rc;
 }
 
-/* By its number, or the path that `pool status` shows. */
-static int find_device(struct verb_call *call, const char *name, unsigned *id)
+/* -ENOENT: there is none of that path. */
+static int find_path(struct verb_call *call, const char *path, unsigned *id)
 {
-	struct pool_status *status;
-	char *end;
+	struct pool_status *status = malloc(sizeof(*status));
+	bool found = false;
 
-	*id = (unsigned)strtoul(name, &end, 10);
-	if (*name && !*end)
-		return 0;
-	status = malloc(sizeof(*status));
 	if (!status)
 		return -ENOMEM;
 	pool_status(call->pool, status);
-	for (*id = 0; *id < status->device_count; ++*id)
-		if (!strcmp(status->devices[*id].path, name))
-			break;
-	if (*id == status->device_count)
-		error_set(call->error, -ENOENT, name,
-			"pool %s has no such device: name it by its number in `millrace pool "
-			"status "
-			"%s`",
-			pool_name(call->pool), pool_name(call->pool));
+	for (unsigned i = 0; i < status->device_count; i++) {
+		if (strcmp(status->devices[i].path, path))
+			continue;
+		*id = i;
+		found = true;
+	}
 	free(status);
-	return call->error->code;
+	return found ? 0 : -ENOENT;
+}
+
+/* By its number, or the path that `pool status` shows. */
+static int find_device(struct verb_call *call, const char *name, unsigned *id)
+{
+	size_t length = strlen(name);
+	int rc = 0;
+
+	if (length && length <= NUMBER_DIGITS && strspn(name, "0123456789") == length)
+		*id = (unsigned)strtoul(name, NULL, 10);
+	else
+		rc = find_path(call, name, id);
+	if (rc != -ENOENT)
+		return rc;
+	return error_set(call->error, rc, name,
+		"pool %s has no such device: name it by its number in `millrace pool status %s`",
+		pool_name(call->pool), pool_name(call->pool));
 }
 
 int verb_pool_replace(struct verb_call *call)
 {
-	unsigned id;
+	unsigned id = 0;
 	int rc = find_device(call, call_text(call, "device"), &id);
 
 	if (!rc)

@@ -30,7 +30,7 @@
  */
 #include <stdio.h>
 
-#include "pool/internal.h"
+#include "pool/create.h"
 
 #define WIPE_PIECE (1u << 20)
 

@@ -8,7 +8,7 @@
 #include <ctype.h>
 #include <stdio.h>
 
-#include "pool/internal.h"
+#include "pool/create.h"
 
 #define CELL_DEFAULT (128u << 10)
 #define CHUNK_WANTED (16u << 20) /* so that small cells do not make too many segments */

@@ -588,22 +588,6 @@ void owners_name(const struct label *label, char *text, size_t size);
 void members_run(struct pool *pool, struct io *ios, unsigned count);
 unsigned members_usable(const struct pool *pool);
 
-/* --- creation (create.c) ------------------------------------------------------------------ */
-
-/* Where everything lies on devices of these sizes; no identities yet. -EINVAL: a device is too
- * small, or nothing that can be opened again comes of it. */
-int geometry_plan(const struct pool_create_options *options, const uint64_t *sizes,
-	struct device_header *headers, struct error *error);
-
-/* The same for a device of `size` bytes that takes the place of one with so many slots, in the pool
- * of header `like`. -EFBIG: it is too small. */
-int geometry_plan_like(const struct device_header *like, uint64_t size, uint32_t slots,
-	struct device_header *header);
-/* That it is of no pool, and holds nothing that libblkid knows. -EBUSY tells what it does hold. */
-int device_check_unused(
-	struct engine *engine, struct device *device, const char *path, struct error *error);
-void uuid_make(struct engine *engine, uint8_t uuid[16]);
-
 /* --- slots that readers may still look at (rest.c) -------------------------------------------- */
 
 enum slot_use {

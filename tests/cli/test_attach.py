@@ -136,7 +136,8 @@ def test_what_is_not_taken_for_another(missed):
     assert 'too small' in missed.fails(FAILED, 'pool', 'replace', 'tank', '3', small)['message']
     assert 'it holds swap data' in missed.fails(REFUSED, 'pool', 'replace', 'tank', '3', used)['message']
     assert 'in use' in missed.fails(REFUSED, 'pool', 'replace', 'tank', '0', missed.device('spare'))['message']
-    missed.fails(NOT_FOUND, 'pool', 'replace', 'tank', '6', missed.device('spare'))
+    for number in ('6', '4294967299'):  # that one would be 3 in 32 bits
+        missed.fails(NOT_FOUND, 'pool', 'replace', 'tank', number, missed.device('spare'))
     assert 'by its number' in missed.fails(NOT_FOUND, 'pool', 'replace', 'tank', '/dev/none', missed.device('spare'))['message']
     missed('pool', 'replace', 'tank', '--force', '3', used)
     assert 3 in whole(missed)

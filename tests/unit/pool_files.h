@@ -7,6 +7,7 @@
 
 #define FILES 64
 #define FILE_SIZE 40000u
+#define JOURNAL_SIZE (512u << 10)
 
 static struct fixture f;
 static struct pool *pool;
@@ -16,12 +17,12 @@ static struct extent extents[FILES][8];
 static unsigned extent_count[FILES], files;
 static uint8_t back[FILE_SIZE];
 
-static uint8_t byte_of(unsigned file, size_t at)
+static inline uint8_t byte_of(unsigned file, size_t at)
 {
 	return (uint8_t)(file * 31 + at * 7 + at / 256);
 }
 
-static int add_file(void)
+static inline int add_file(void)
 {
 	static uint8_t bytes[FILE_SIZE];
 	struct iovec iov = {bytes, sizeof(bytes)};
@@ -53,7 +54,7 @@ static int add_file(void)
 	return rc;
 }
 
-static void add_files(unsigned count)
+static inline void add_files(unsigned count)
 {
 	while (count--) {
 		assert_int_equal(add_file(), 0);
@@ -61,7 +62,7 @@ static void add_files(unsigned count)
 	}
 }
 
-static void must_have_file(unsigned file)
+static inline void must_have_file(unsigned file)
 {
 	struct read_part parts[8];
 	size_t at = 0;
@@ -76,20 +77,36 @@ static void must_have_file(unsigned file)
 		assert_int_equal(back[i], byte_of(file, i));
 }
 
-static void must_have_all_files(void)
+static inline void must_have_all_files(void)
 {
 	for (unsigned i = 0; i < files; i++)
 		must_have_file(i);
 }
 
-static void open_pool(void)
+static inline void open_pool(void)
 {
 	pool = fixture_must_open(&f);
 	assert_int_equal(stream_open(pool, volume, &stream), 0);
 }
 
+/* The pool of the fixture, opened, with a few files. */
+static inline void begin_files(unsigned count)
+{
+	pool = fixture_must_open(&f);
+	volume = fixture_make_volume(pool, "v");
+	assert_int_equal(stream_open(pool, volume, &stream), 0);
+	files = 0;
+	add_files(count);
+}
+
+static inline void end(void)
+{
+	pool_abandon(pool);
+	fixture_free(&f);
+}
+
 /* For reading alone: drops nothing. */
-static void open_to_look(void)
+static inline void open_to_look(void)
 {
 	struct pool_open_options options = {.paths = f.paths,
 		.path_count = f.devices,

@@ -27,8 +27,9 @@ struct fixture {
 	unsigned stream_limit; /* 0: the default */
 };
 
-static inline void fixture_make_with(struct fixture *f, unsigned devices, unsigned data,
-	unsigned parity, uint64_t size, uint64_t journal, uint64_t seed)
+/* `domains` NULL: each device is one. */
+static inline void fixture_make_domains(struct fixture *f, unsigned devices, unsigned data,
+	unsigned parity, uint64_t size, uint64_t journal, uint64_t seed, const char *const *domains)
 {
 	struct sim_options options = {.seed = seed, .reorder = true};
 	struct pool_create_device list[16];
@@ -51,12 +52,19 @@ static inline void fixture_make_with(struct fixture *f, unsigned devices, unsign
 	for (unsigned i = 0; i < devices; i++) {
 		snprintf(f->names[i], sizeof(f->names[i]), "d%u", i);
 		f->paths[i] = f->names[i];
-		list[i] = (struct pool_create_device){.path = f->names[i], .domain = f->names[i]};
+		list[i] = (struct pool_create_device){
+			.path = f->names[i], .domain = domains ? domains[i] : f->names[i]};
 		assert_int_equal(sim_add_device(f->world, f->names[i], size), 0);
 	}
 	assert_int_equal(sim_engine_create(f->world, &f->engine), 0);
 	if (pool_create(f->engine, &create, &error))
 		fail_msg("pool_create: %s: %s", error.object, error.message);
+}
+
+static inline void fixture_make_with(struct fixture *f, unsigned devices, unsigned data,
+	unsigned parity, uint64_t size, uint64_t journal, uint64_t seed)
+{
+	fixture_make_domains(f, devices, data, parity, size, journal, seed, NULL);
 }
 
 static inline void fixture_make(struct fixture *f, unsigned devices, unsigned data, unsigned parity,

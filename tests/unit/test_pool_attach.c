@@ -22,19 +22,9 @@ static void crash(void)
 static void begin_with(unsigned parity, uint64_t seed)
 {
 	fixture_make(&f, 5 + parity, 4, parity, DEVICE_SIZE, seed);
-	pool = fixture_must_open(&f);
-	volume = fixture_make_volume(pool, "v");
-	assert_int_equal(stream_open(pool, volume, &stream), 0);
-	files = 0;
-	add_files(8);
+	begin_files(8);
 	assert_int_equal(pool_checkpoint(pool), 0);
 	add_files(3);
-}
-
-static void end(void)
-{
-	pool_abandon(pool);
-	fixture_free(&f);
 }
 
 static void begin(uint64_t seed)
@@ -448,29 +438,6 @@ static void what_does_not_replace(void **state)
 
 /* --- the journal ------------------------------------------------------------------------------ */
 
-/* Of the pool of four devices in one domain, and two in another. */
-static void make_two_domains(void)
-{
-	struct pool_create_device list[6];
-	struct pool_create_options create = {.name = "tank",
-		.data = 2,
-		.parity = 2,
-		.cell = 4096,
-		.devices = list,
-		.device_count = 6,
-		.host = "alpha",
-		.slot_rows = 4,
-		.force = true,
-		.journal_size = 512 << 10};
-	struct error error = {0};
-
-	fixture_make(&f, 6, 2, 2, DEVICE_SIZE, 9);
-	for (unsigned i = 0; i < 6; i++)
-		list[i] = (struct pool_create_device){
-			.path = f.names[i], .domain = i < 4 ? "one" : "two"};
-	assert_int_equal(pool_create(f.engine, &create, &error), 0);
-}
-
 static unsigned copies_in(const char *domain)
 {
 	const struct copies *copies = &pool->journal->copies;
@@ -484,12 +451,10 @@ static unsigned copies_in(const char *domain)
 /* It is not in one domain alone for longer than it has to be. */
 static void the_journal_goes_to_the_other_domain_again(void **state)
 {
-	make_two_domains();
-	pool = fixture_must_open(&f);
-	volume = fixture_make_volume(pool, "v");
-	assert_int_equal(stream_open(pool, volume, &stream), 0);
-	files = 0;
-	add_files(3);
+	static const char *const domains[] = {"one", "one", "one", "one", "two", "two"};
+
+	fixture_make_domains(&f, 6, 2, 2, DEVICE_SIZE, JOURNAL_SIZE, 9, domains);
+	begin_files(3);
 	assert_int_equal(copies_in("one"), 2);
 	drop_by_missing(4, 2);
 	assert_int_equal(copies_in("one"), 3);

@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "device/engine.h"
-#include "pool/internal.h"
+#include "pool/create.h"
 
 #define CELL_LEAST 4096u
 #define CELL_MOST (4u << 20)

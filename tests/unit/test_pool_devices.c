@@ -9,93 +9,17 @@
 
 #include "device/engine.h"
 #include "pool/internal.h"
-#include "pool_fixture.h"
+#include "pool_files.h"
 
 #define DEVICES 9
 #define DEVICE_SIZE (4u << 20)
 #define SECOND UINT64_C(1000000000)
-#define FILES 50
 #define FIRST_FILES 20
-#define FILE_SIZE 65536u
-
-static struct fixture f;
-static struct pool *pool;
-static struct stream *stream;
-static uint32_t volume;
-static struct extent extents[FILES][8];
-static unsigned extent_count[FILES], files;
-static uint8_t bytes[FILE_SIZE], back[FILE_SIZE];
-
-static int add_file(void)
-{
-	struct iovec iov = {bytes, sizeof(bytes)};
-	struct extent *x = extents[files];
-	unsigned *count = &extent_count[files];
-	struct txn *txn;
-	uint64_t lsn;
-	int rc;
-
-	*count = 8;
-	rc = stream_append(stream, &iov, 1, sizeof(bytes), 0, x, count);
-	if (!rc)
-		rc = pool_settle(pool, x, *count);
-	if (!rc)
-		rc = txn_begin(pool, NULL, &txn);
-	if (rc)
-		return rc;
-	rc = txn_refer(txn, x, *count);
-	if (rc) {
-		txn_abort(txn);
-		return rc;
-	}
-	rc = txn_commit(txn, &lsn);
-	if (!rc)
-		rc = pool_sync(pool, lsn);
-	files += !rc;
-	return rc;
-}
-
-static void must_have_all_files(void)
-{
-	for (unsigned i = 0; i < files; i++) {
-		struct read_part parts[8];
-		size_t at = 0;
-
-		for (unsigned p = 0; p < extent_count[i]; p++) {
-			parts[p] = (struct read_part){extents[i][p], back + at};
-			at += extents[i][p].length;
-		}
-		memset(back, 0, sizeof(back));
-		assert_int_equal(pool_read_wait(pool, parts, extent_count[i]), 0);
-		assert_memory_equal(back, bytes, sizeof(bytes));
-	}
-}
 
 static void begin(uint64_t seed)
 {
-	struct volume_row row;
-	struct txn *txn;
-	uint64_t lsn;
-
-	for (size_t i = 0; i < sizeof(bytes); i++)
-		bytes[i] = (uint8_t)(i * 7 + i / 256);
 	fixture_make(&f, DEVICES, 4, 2, DEVICE_SIZE, seed);
-	pool = fixture_must_open(&f);
-	assert_int_equal(txn_begin(pool, NULL, &txn), 0);
-	assert_int_equal(volume_row_create(txn, "v", VOLUME_SHARE, &row), 0);
-	assert_int_equal(txn_commit(txn, &lsn), 0);
-	volume = row.id;
-	assert_int_equal(stream_open(pool, volume, &stream), 0);
-	files = 0;
-	while (files < FIRST_FILES)
-		assert_int_equal(add_file(), 0);
-	assert_int_equal(pool_maintain(pool), 0);
-}
-
-static void end(void)
-{
-	pool_abandon(pool);
-	fixture_free(&f);
+	begin_files(FIRST_FILES);
 }
 
 static unsigned dropped(void)

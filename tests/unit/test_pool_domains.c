@@ -17,35 +17,12 @@
 /* So many domains of three devices; 4+2, or 2+2 of two. */
 static void begin(unsigned domains, uint64_t seed)
 {
-	struct pool_create_device list[16];
-	struct pool_create_options create = {.name = "tank",
-		.data = domains > 2 ? 4 : 2,
-		.parity = 2,
-		.cell = 4096,
-		.devices = list,
-		.device_count = domains * OF_DOMAIN,
-		.host = "alpha",
-		.slot_rows = 4,
-		.force = true,
-		.journal_size = 512 << 10};
-	struct error error = {0};
+	static const char *const names[] = {
+		"A", "A", "A", "B", "B", "B", "C", "C", "C", "D", "D", "D"};
 
-	fixture_make(&f, domains * OF_DOMAIN, 4, 2, DEVICE_SIZE, seed);
-	for (unsigned i = 0; i < f.devices; i++)
-		list[i] = (struct pool_create_device){
-			.path = f.names[i], .domain = f.names[i / OF_DOMAIN]};
-	assert_int_equal(pool_create(f.engine, &create, &error), 0);
-	pool = fixture_must_open(&f);
-	volume = fixture_make_volume(pool, "v");
-	assert_int_equal(stream_open(pool, volume, &stream), 0);
-	files = 0;
-	add_files(6);
-}
-
-static void end(void)
-{
-	pool_abandon(pool);
-	fixture_free(&f);
+	fixture_make_domains(&f, domains * OF_DOMAIN, domains > 2 ? 4 : 2, 2, DEVICE_SIZE,
+		JOURNAL_SIZE, seed, names);
+	begin_files(6);
 }
 
 static void each_of(unsigned domain, void (*act)(struct sim_world *world, const char *name))
@@ -251,32 +228,6 @@ static void who_sees_two_goes_on(void **state)
 /* --- domains that differ in size -----------------------------------------------------------------
  */
 
-static void begin_with(const char *const *domains, unsigned count, uint64_t seed)
-{
-	struct pool_create_device list[16];
-	struct pool_create_options create = {.name = "tank",
-		.data = 2,
-		.parity = 2,
-		.cell = 4096,
-		.devices = list,
-		.device_count = count,
-		.host = "alpha",
-		.slot_rows = 4,
-		.force = true,
-		.journal_size = 512 << 10};
-	struct error error = {0};
-
-	fixture_make(&f, count, 2, 2, DEVICE_SIZE, seed);
-	for (unsigned i = 0; i < count; i++)
-		list[i] = (struct pool_create_device){.path = f.names[i], .domain = domains[i]};
-	assert_int_equal(pool_create(f.engine, &create, &error), 0);
-	pool = fixture_must_open(&f);
-	volume = fixture_make_volume(pool, "v");
-	assert_int_equal(stream_open(pool, volume, &stream), 0);
-	files = 0;
-	add_files(6);
-}
-
 static void each(unsigned first, unsigned count, void (*act)(struct sim_world *, const char *))
 {
 	for (unsigned i = 0; i < count; i++)
@@ -302,7 +253,8 @@ static void two_domains_are_not_lost_by_one_opening(void **state)
 	struct error error;
 	unsigned before, opened = 0;
 
-	begin_with(domains, 8, 10);
+	fixture_make_domains(&f, 8, 2, 2, DEVICE_SIZE, JOURNAL_SIZE, 10, domains);
+	begin_files(6);
 	before = files;
 	fixture_crash(&f, pool, SIM_KEEP_ALL);
 	assert_int_equal(sim_save(f.world, &image), 0);
@@ -340,7 +292,8 @@ static void few_that_are_left_are_not_believed(void **state)
 	static const char *const domains[] = {"A", "B", "C", "C", "C", "C", "C", "C"};
 	struct error error;
 
-	begin_with(domains, 8, 11);
+	fixture_make_domains(&f, 8, 2, 2, DEVICE_SIZE, JOURNAL_SIZE, 11, domains);
+	begin_files(6);
 	each(0, 2, sim_kill_device);
 	add_files(3);
 	fixture_crash(&f, pool, SIM_KEEP_ALL);
