@@ -74,3 +74,16 @@ void identity_of(const char *path, char text[IDENTITY_MAX])
 		identity_of_block(directory, text);
 	}
 }
+
+bool identity_node(const char *path, char *node, size_t size)
+{
+	char directory[64], model[64];
+	struct stat st;
+
+	if (stat(path, &st) || !S_ISBLK(st.st_mode))
+		return false;
+	snprintf(directory, sizeof(directory), "/sys/dev/block/%u:%u", major(st.st_rdev),
+		minor(st.st_rdev));
+	return read_line(directory, "device/model", model, sizeof(model)) &&
+	       !strcmp(model, "Millrace") && read_line(directory, "device/serial", node, (int)size);
+}

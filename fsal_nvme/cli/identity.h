@@ -14,4 +14,8 @@ void identity_of(const char *path, char text[IDENTITY_MAX]);
 /* The same of a block device whose directory of sysfs this is. */
 void identity_of_block(const char *directory, char text[IDENTITY_MAX]);
 
+/* The node of the cluster whose own drive it is, which that one gives to all (ha/bin/drives): the
+ * domain that it fails with. False: it is none of these. */
+bool identity_node(const char *path, char *node, size_t size);
+
 #endif

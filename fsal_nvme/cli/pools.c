@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cli/command.h"
+#include "cli/identity.h"
 
 static const char *pool_argument(const struct command *c)
 {
@@ -111,6 +112,20 @@ static int refuse_device(struct command *c, const char *text, const char *path)
 		     : "it is neither a block device nor a plain file");
 }
 
+/* Another node's drive fails with that node. */
+static int take_domain(struct command *c, struct creation *creation, unsigned i, const char *domain)
+{
+	char node[DOMAIN_MAX + 1];
+	int rc = domain ? check_domain(c, domain) : 0;
+
+	if (!rc && !domain && identity_node(creation->set.paths[i], node, sizeof(node)))
+		domain = node;
+	creation->domains[i] = rc || !domain ? NULL : strdup(domain);
+	creation->devices[i].path = creation->set.paths[i];
+	creation->devices[i].domain = creation->domains[i];
+	return rc;
+}
+
 /* "PATH@DOMAIN"; a path that has an '@' itself and is there is taken as it is. */
 static int take_device(struct command *c, struct creation *creation, const char *text)
 {
@@ -133,13 +148,8 @@ static int take_device(struct command *c, struct creation *creation, const char 
 		rc = device_set_add(&creation->set, path);
 	if (!rc && creation->set.count == i)
 		rc = refuse_device(c, text, path);
-	if (!rc && domain)
-		rc = check_domain(c, domain);
-	if (!rc) {
-		creation->domains[i] = domain ? strdup(domain) : NULL;
-		creation->devices[i].path = creation->set.paths[i];
-		creation->devices[i].domain = creation->domains[i];
-	}
+	if (!rc)
+		rc = take_domain(c, creation, i, domain);
 	free(path);
 	free(copy);
 	return rc;

@@ -131,7 +131,14 @@ static const struct parameter node_update_args[] = {
 static const struct parameter one_node[] = {
 	{"node", VALUE_TEXT, PARAMETER_PLACE, 0, 0, "NODE", "the node (this one)"}, END};
 
-static const struct parameter cluster_create_args[] = {OWN_ADDRESSES, WATCHDOG,
+#define OWN_DRIVES                                                       \
+	{                                                                \
+		"drive", VALUE_PATH, PARAMETER_MANY, 0, 0, "DRIVE",      \
+			"of this node's own, which all nodes are to see" \
+	}
+static const struct parameter cluster_create_args[] = {OWN_ADDRESSES, WATCHDOG, OWN_DRIVES,
+	{"transport", VALUE_TEXT, 0, 0, 0, "TRANSPORT",
+		"by which nodes see each other's drives: tcp or rdma (tcp)"},
 	{"name", VALUE_TEXT, 0, 0, 0, "NAME", "name of the cluster (millrace)"},
 	{"pool", VALUE_TEXT, 0, 0, 0, "POOL",
 		"fence by what this pool's drives keep for it; all nodes see them"},
@@ -142,12 +149,18 @@ static const struct parameter cluster_create_args[] = {OWN_ADDRESSES, WATCHDOG,
 	FORCE("also by drives that another cluster fenced by, or that hold something"), END};
 static const struct parameter cluster_join_args[] = {
 	{"leader", VALUE_TEXT, NEEDED_PLACE, 0, 0, "ADDRESS", "of the node that gave the token"},
-	OWN_ADDRESSES, WATCHDOG,
+	OWN_ADDRESSES, WATCHDOG, OWN_DRIVES,
 	{"token", VALUE_TEXT, PARAMETER_NEEDED, 0, 0, "TOKEN",
 		"as `cluster create` and `cluster token` print it"},
 	END};
+static const struct parameter cluster_export_args[] = {
+	{"drive", VALUE_PATH, NEEDED_PLACE | PARAMETER_MANY, 0, 0, "DRIVE",
+		"of this node's own, which all nodes are to see"},
+	END};
 static const struct parameter cluster_leave_args[] = {
-	{"yes", VALUE_FLAG, 0, 0, 0, NULL, "also as the last node, which ends the cluster"}, END};
+	{"yes", VALUE_FLAG, 0, 0, 0, NULL,
+		"also as the last node, which ends the cluster, or with drives of its own"},
+	END};
 static const struct parameter cluster_remove_args[] = {
 	{"node", VALUE_TEXT, NEEDED_PLACE, 0, 0, "NODE", "the node that is gone for good"},
 	{"yes", VALUE_FLAG, 0, 0, 0, NULL, "it can come back by `cluster join` alone"}, END};
@@ -224,6 +237,8 @@ const struct verb verb_table[] = {
 		cluster_create_args, NULL},
 	{"cluster", "token", "let one more node join", 0, nothing, NULL},
 	{"cluster", "join", "put this node into a cluster", 0, cluster_join_args, NULL},
+	{"cluster", "export", "let all nodes see more of this node's own drives", 0,
+		cluster_export_args, NULL},
 	{"cluster", "status", "nodes, services, quorum, fencing", 0, nothing, NULL},
 	{"cluster", "leave", "take this node out of its cluster", 0, cluster_leave_args, NULL},
 	{"cluster", "remove", "take a node out that is gone for good", 0, cluster_remove_args,

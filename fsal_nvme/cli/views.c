@@ -219,6 +219,12 @@ static const struct field cluster_services[] = {
 	{"node", "NODE", FIELD_TEXT},
 	END,
 };
+static const struct field cluster_drives[] = {
+	{"device", "DRIVE", FIELD_TEXT},
+	{"node", "OF", FIELD_TEXT},
+	{"paths", "PATHS", FIELD_NUMBER},
+	END,
+};
 static const struct field services[] = {
 	{"name", "SERVICE", FIELD_TEXT},
 	{"pool", "POOL", FIELD_TEXT},
@@ -255,6 +261,7 @@ const struct view view_table[] = {
 	{"cluster", "status", "cluster", NULL, NULL, cluster, false},
 	{"cluster", "status", "nodes", "", NULL, nodes, false},
 	{"cluster", "status", "services", "", NULL, cluster_services, false},
+	{"cluster", "status", "drives", "", NULL, cluster_drives, false},
 	{"service", "list", "services", NULL, "The cluster has no services.", services, false},
 	{NULL, NULL, NULL, NULL, NULL, NULL, false},
 };
