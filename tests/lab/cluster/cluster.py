@@ -13,12 +13,13 @@ import subprocess
 from harness.host import wait_until
 from node import Node
 
-NAMES = ('n1', 'n2')
-ADDRESSES = ('192.0.2.1', '192.0.2.2')  # where clients are
-CORE_ADDRESSES = ('198.51.100.1', '198.51.100.2')  # between the nodes alone
+NAMES = ('n1', 'n2', 'n3')
+ADDRESSES = ('192.0.2.1', '192.0.2.2', '192.0.2.3')  # where clients are
+CORE_ADDRESSES = ('198.51.100.1', '198.51.100.2', '198.51.100.3')  # between the nodes alone
 ADDRESS = '192.0.2.100'
 CLIENTS, CORE = 'front', 'core'  # networks; `lan` is that of other tests, with the same addresses
 POOL = SERVICE = 'tank'
+MINE = '/mnt/share'  # where a client mounts the share
 PORTS = {'tcp': 2049, 'rdma': 20049}
 WATCHDOG = 15  # seconds: nothing is quick on emulated processors
 ACT_TIMEOUT = 900
@@ -26,31 +27,49 @@ SET_BYTES = 2 << 20
 
 
 class Cluster:
+    """Two nodes that see the same six drives, over which they are fenced."""
+    COUNT = 2
+
     def __init__(self, lab, public_key, **options):
         self.nodes = []
-        for name, address, core in zip(NAMES, ADDRESSES, CORE_ADDRESSES):
+        for name, address, core in list(zip(NAMES, ADDRESSES, CORE_ADDRESSES))[:self.COUNT]:
             self.nodes.append(lab.add(
-                Node, name, drives=self.nodes[0] if self.nodes else 6, memory_mib=2560,
+                Node, name, drives=self._drives(), memory_mib=2560,
                 networks={CLIENTS: f'{address}/24', CORE: f'{core}/24'},
                 configuration=f'hostname={name}\nssh_key={public_key}\nrdma=rxe\n', **options))
+
+    def _drives(self):
+        """Of the next node."""
+        return self.nodes[0] if self.nodes else 6
 
     def start(self):
         for node in self.nodes:
             node.power_on()
         for node in self.nodes:
             node.wait_until_up()
-        drives = ' '.join(drive.path for drive in self.nodes[0].drives)
-        self.nodes[0].run(f'millrace pool create {POOL} --data 4 --parity 2 {drives}')
         return self
 
-    def create(self):
-        """The token for the next."""
-        return self.nodes[0].json(f'millrace cluster create --address {ADDRESSES[0]} --address {CORE_ADDRESSES[0]} '
-                                  f'--pool {POOL} --watchdog-timeout {WATCHDOG}')['cluster']['token']
+    def _addresses(self, node):
+        number = self.nodes.index(node)
+        return f'--address {ADDRESSES[number]} --address {CORE_ADDRESSES[number]}'
 
-    def join(self, token, rc=0):
-        return self.nodes[1].run(f'millrace cluster join {ADDRESSES[0]} --address {ADDRESSES[1]} --address {CORE_ADDRESSES[1]} '
-                                 f'--token {token} --json', rc, timeout=ACT_TIMEOUT)
+    def _own_words(self, node):
+        """More of what `create` and `join` are told there."""
+        return ''
+
+    def create_pool(self, paths):
+        self.nodes[0].run(f'millrace pool create {POOL} --data 4 --parity 2 {" ".join(paths)}')
+
+    def create(self, words=f'--pool {POOL}'):
+        """The token for the next."""
+        node = self.nodes[0]
+        return node.json(f'millrace cluster create {self._addresses(node)} {words} {self._own_words(node)} '
+                         f'--watchdog-timeout {WATCHDOG}')['cluster']['token']
+
+    def join(self, token, rc=0, number=1):
+        node = self.nodes[number]
+        return node.run(f'millrace cluster join {ADDRESSES[0]} {self._addresses(node)} {self._own_words(node)} '
+                        f'--token {token} --json', rc, timeout=ACT_TIMEOUT)
 
     def serve(self):
         """A share at the service's address, and a dataset, whose only file has `digest`, at each node's."""
@@ -126,7 +145,7 @@ class Cluster:
         wait_until(is_there, ACT_TIMEOUT, 'another server', interval=2)
 
     def wait_until_whole(self):
-        """Both nodes are up and in it, as each of them says, and one serves. A node that was reset is started again."""
+        """All nodes are up and in it, as each of them says, and one serves. A node that was reset is started again."""
         def is_whole():
             for node in self.nodes:
                 if not node.is_on():
@@ -146,3 +165,59 @@ class Cluster:
             yield
         finally:
             node.power_off()
+
+
+class OwnDrives(Cluster):
+    """Three nodes with two drives each, which they see of each other over NVMe-oF."""
+    COUNT = 3
+
+    def __init__(self, lab, public_key, transport, **options):
+        super().__init__(lab, public_key, **options)
+        self.transport = transport
+
+    def _drives(self):
+        return 2
+
+    def _own_words(self, node):
+        return ' '.join(f'--drive {drive.path}' for drive in node.drives)
+
+    def create(self):
+        return super().create(f'--transport {self.transport}')
+
+    def join_all(self, token):
+        """All but the first, which printed the token for the next."""
+        for number in range(1, self.COUNT):
+            self.join(token, number=number)
+            token = self.nodes[0].json('millrace cluster token')['cluster']['token']
+        return self
+
+    def drives(self, node):
+        """As NODE sees them: of each node the paths of its drives there, and over how many paths they are reached."""
+        seen = {}
+        for drive in node.json('millrace cluster status')['drives']:
+            seen.setdefault(drive['node'], []).append((drive['device'], drive['paths']))
+        return seen
+
+    def wait_for_drives(self):
+        """Until each node sees all of them, over both networks."""
+        def are_there():
+            return all(sorted(len(of) for of in self.drives(node).values()) == [2] * self.COUNT and
+                       all(paths == (1 if name == node.name else 2) for name, of in self.drives(node).items() for _, paths in of)
+                       for node in self.nodes)
+
+        wait_until(are_there, ACT_TIMEOUT, 'all drives everywhere', interval=2)
+
+    def create_pool(self):
+        super().create_pool(device for of in self.drives(self.nodes[0]).values() for device, _ in of)
+
+    def devices(self):
+        """What the server says of the pool's."""
+        return self.serving()[0].json(f'millrace pool status {POOL}')['pool']['devices']
+
+    def attach(self):
+        """Take back what is there again."""
+        self.owner().run(f'millrace pool attach {POOL}', timeout=ACT_TIMEOUT)
+
+    def third(self, *nodes):
+        """One that is none of these."""
+        return next(node for node in self.nodes if node not in nodes)

@@ -7,21 +7,19 @@ import signal
 
 import pytest
 
-from cluster import ADDRESS, CLIENTS, CORE, POOL, PORTS, SERVICE, Cluster
+from cluster import ADDRESS, CLIENTS, CORE, MINE, PORTS, SERVICE, Cluster
 from guest import Guest
-from harness.appender import Appender, told  # noqa: F401 (a fixture)
+from harness.appender import told  # noqa: F401 (a fixture)
 from harness.host import wait_until
 from node import kernel_of
-from reader import Reader
-
-MINE, ALSO, SET = '/mnt/share', '/mnt/also', '/mnt/set'
 
 
 @pytest.fixture(scope='module')
 def apart(lab, image, key, public_key):
     """Two nodes that see the same pool."""
     cluster = Cluster(lab, public_key, image=image, key=key, kernel=kernel_of(image, lab.workdir))
-    yield cluster.start()
+    cluster.start().create_pool(drive.path for drive in cluster.nodes[0].drives)
+    yield cluster
     for node in cluster.nodes[::-1]:
         lab.remove(node)
 
@@ -32,44 +30,6 @@ def cluster(apart):
     assert 'does not answer to this token' in apart.join('a' * len(token), rc=4)
     apart.join(token)
     return apart.serve()
-
-
-@pytest.fixture(scope='module')
-def client(lab, cluster):
-    client = lab.add(Guest, 'worker', server_address=ADDRESS, networks={CLIENTS: '192.0.2.9/24'})
-    client.start()
-    yield client
-    lab.remove(client)
-
-
-@pytest.fixture(params=['rdma', pytest.param('tcp', marks=pytest.mark.long)])
-def transport(request):
-    return request.param
-
-
-@pytest.fixture
-def writer(cluster, client, transport, request):
-    """At work in a directory of its own."""
-    cluster.wait_until_whole()
-    for path, options in ((MINE, ''), (ALSO, ',nosharecache')):
-        client.mount(f'/{SERVICE}/share', path, f'vers=4.1,proto={transport},timeo=150{options}', PORTS[transport],
-                     timeout=300)
-    client.run(f'mkdir {MINE}/{request.node.name}', timeout=300)
-    yield Appender(client, f'{MINE}/{request.node.name}', f'{ALSO}/{request.node.name}')
-    client.kill_commands()
-    for path in (MINE, ALSO):
-        client.run(f'umount -i {path}', timeout=300)
-
-
-@pytest.fixture
-def reader(cluster, client, transport, writer):
-    """Of the dataset, at the node that does not serve the share."""
-    node = cluster.other(cluster.owner())
-    client.mount(f'/{POOL}/set', SET, f'vers=4.1,proto={transport},timeo=150', PORTS[transport], timeout=300,
-                 server=cluster.address_of(node))
-    yield Reader(client, f'{SET}/data', cluster.digest)
-    client.kill_commands()
-    client.run(f'umount -i {SET}', timeout=300)
 
 
 def kill_server(cluster):

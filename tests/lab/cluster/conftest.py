@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""Clients of a cluster, which each module has as its fixture `cluster`."""
+
+import pytest
+
+from cluster import ADDRESS, CLIENTS, MINE, POOL, PORTS, SERVICE
+from guest import Guest
+from harness.appender import Appender
+from reader import Reader
+
+ALSO, SET = '/mnt/also', '/mnt/set'
+
+
+@pytest.fixture(scope='module')
+def client(lab, cluster):
+    client = lab.add(Guest, 'worker', server_address=ADDRESS, networks={CLIENTS: '192.0.2.9/24'})
+    client.start()
+    yield client
+    lab.remove(client)
+
+
+@pytest.fixture(params=['rdma', pytest.param('tcp', marks=pytest.mark.long)])
+def transport(request):
+    return request.param
+
+
+@pytest.fixture
+def writer(cluster, client, transport, request):
+    """At work in a directory of its own."""
+    cluster.wait_until_whole()
+    for path, options in ((MINE, ''), (ALSO, ',nosharecache')):
+        client.mount(f'/{SERVICE}/share', path, f'vers=4.1,proto={transport},timeo=150{options}', PORTS[transport],
+                     timeout=300)
+    client.run(f'mkdir {MINE}/{request.node.name}', timeout=300)
+    yield Appender(client, f'{MINE}/{request.node.name}', f'{ALSO}/{request.node.name}')
+    client.kill_commands()
+    for path in (MINE, ALSO):
+        client.run(f'umount -i {path}', timeout=300)
+
+
+@pytest.fixture
+def reader(cluster, client, transport, writer):
+    """Of the dataset, at the node that does not serve the share."""
+    node = cluster.other(cluster.owner())
+    client.mount(f'/{POOL}/set', SET, f'vers=4.1,proto={transport},timeo=150', PORTS[transport], timeout=300,
+                 server=cluster.address_of(node))
+    yield Reader(client, f'{SET}/data', cluster.digest)
+    client.kill_commands()
+    client.run(f'umount -i {SET}', timeout=300)

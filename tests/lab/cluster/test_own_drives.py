@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""Three nodes of the appliance with two drives each, which they see of each other over NVMe-oF: one pool, of which any node
+may be lost with its drives. A client writes meanwhile, as in test_cluster.py."""
+
+import pytest
+
+from cluster import CLIENTS, CORE, POOL, SERVICE, OwnDrives
+from harness.appender import told  # noqa: F401 (a fixture)
+from harness.host import wait_until
+from node import kernel_of
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope='module', params=['tcp', 'rdma'])
+def fabric(request):
+    """Over which nodes see each other's drives."""
+    return request.param
+
+
+@pytest.fixture(scope='module')
+def cluster(lab, image, key, public_key, fabric):
+    cluster = OwnDrives(lab, public_key, fabric, image=image, key=key, kernel=kernel_of(image, lab.workdir))
+    cluster.start()
+    token = cluster.create()
+    cluster.join_all(token)
+    cluster.wait_for_drives()
+    cluster.create_pool()
+    yield cluster.serve()
+    for node in cluster.nodes[::-1]:
+        lab.remove(node)
+
+
+def make_whole(cluster):
+    """All nodes are there, and their drives are whole."""
+    cluster.wait_until_whole()
+    cluster.wait_for_drives()
+    cluster.attach()
+    wait_until(lambda: all(device['whole'] for device in cluster.devices()), 600, 'the pool is whole', interval=5)
+
+
+def domains_away(cluster):
+    return {device['domain'] for device in cluster.devices() if device['state'] != 'active'}
+
+
+def test_a_node_is_a_domain(cluster):
+    assert cluster.states() == {'n1': 'online', 'n2': 'online', 'n3': 'online'}
+    assert sorted(device['domain'] for device in cluster.devices()) == ['n1', 'n1', 'n2', 'n2', 'n3', 'n3']
+    assert cluster.owner().json(f'millrace pool status {POOL}')['pool']['domain_may_die']
+    assert "another node's" in cluster.nodes[0].run(
+        f"millrace cluster export {cluster.drives(cluster.nodes[0])['n2'][0][0]} --json", rc=4)
+
+
+def test_nobody_else_is_let_in(cluster):
+    """Neither who knows a member's name but not how it calls itself, nor who knows both and not the secret."""
+    node, other = cluster.nodes[:2]
+    address = cluster.address_of(other)
+    known = node.run(f"cd /sys/class/nvme && grep -l traddr={address}, */address | head -n 1 | xargs dirname | "
+                     "xargs -I DIR cat DIR/subsysnqn DIR/hostnqn DIR/hostid").split()
+    stranger = '00000000-0000-4000-8000-000000000000'
+    for host, number in (f'nqn.2014-08.org.nvmexpress:uuid:{stranger}', stranger), known[1:]:
+        node.run(f'! nvme connect --transport={cluster.transport} --traddr={address} --trsvcid=4420 --nqn={known[0]} '
+                 f'--hostnqn={host} --hostid={number} --duplicate-connect')
+
+
+def test_a_planned_move(cluster, writer, told):
+    before = cluster.owner()
+    before.run(f'millrace service move {SERVICE}', timeout=600)
+    assert cluster.owner() not in (None, before)
+    told(writer.check())
+    assert not domains_away(cluster)
+
+
+def test_the_node_that_serves_dies(cluster, writer, reader, told):
+    """The pool goes on without its drives; who reads a dataset at another node has no error. When it is there again they
+    are taken back."""
+    owner = cluster.owner()
+    owner.power_off()
+    wait_until(lambda: cluster.owner() not in (None, owner), 900, 'another serves', interval=2)
+    told(writer.check())
+    told(reader.check(writer.gap), 'longest time between readings of the dataset')
+    assert domains_away(cluster) == {owner.name}
+    make_whole(cluster)
+
+
+def test_another_node_dies(cluster, writer, told):
+    """Its drives are missed, and no more."""
+    owner = cluster.owner()
+    other = cluster.other(owner)
+    other.power_off()
+    wait_until(lambda: domains_away(cluster) == {other.name}, 600, 'its drives are dropped', interval=2)
+    writer.more(50)
+    assert cluster.owner() is owner
+    told(writer.check())
+    make_whole(cluster)
+
+
+def test_a_node_without_network_is_reset(cluster, writer, told):
+    """By its own watchdog: it has lost the others, and they cannot tell it anything."""
+    owner = cluster.owner()
+    other = cluster.other(owner)
+    with cluster.spoiling(other):
+        for network in (CORE, CLIENTS):
+            other.cut(network)
+        wait_until(lambda: not other.is_on(), 600, 'it resets itself', interval=1)
+        assert owner.is_on() and cluster.owner() is owner
+        writer.more(50)
+        told(writer.check())
+    make_whole(cluster)
+
+
+def test_the_node_that_serves_stands_still_and_goes_on(cluster, writer, told):
+    """Its watchdog stands still too."""
+    owner = cluster.owner()
+    owner.pause()
+    wait_until(lambda: cluster.owner() not in (None, owner), 900, 'another serves', interval=2)
+    writer.more(20)
+    owner.go_on()
+    wait_until(lambda: not owner.is_on(), 300, 'it resets itself', interval=1)
+    told(writer.check())
+    make_whole(cluster)
+
+
+def test_a_network_is_cut(cluster, writer, told):
+    """Drives are reached over the other."""
+    owner = cluster.owner()
+    with cluster.spoiling(owner):  # rxe may not outlive a pulled cable (soft.py)
+        owner.cut(CORE)
+        writer.more(300)
+        assert cluster.owner() is owner and not domains_away(cluster)
+        told(writer.check())
+
+
+def test_a_drive_is_pulled_and_put_back(cluster, writer, told):
+    """Of a node that does not serve: it is missed and found through that node."""
+    make_whole(cluster)
+    other = cluster.other(cluster.owner())
+    other.pull_drive(0)
+    wait_until(lambda: domains_away(cluster) == {other.name}, 600, 'it is dropped', interval=2)
+    other.put_drive(0)
+    told(writer.check())
+    make_whole(cluster)
