@@ -34,6 +34,7 @@ def writer(cluster, client, transport, request):
     client.run(f'mkdir {MINE}/{request.node.name}', timeout=300)
     yield Appender(client, f'{MINE}/{request.node.name}', f'{ALSO}/{request.node.name}')
     client.kill_commands()
+    cluster.wait_until_whole()  # else nobody might answer who unmounts
     for path in (MINE, ALSO):
         client.run(f'umount -i {path}', timeout=300)
 
