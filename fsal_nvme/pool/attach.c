@@ -33,6 +33,8 @@
 #include "pool/create.h"
 
 #define WIPE_PIECE (1u << 20)
+#define PAUSE_FIRST (UINT64_C(60) * 1000 * 1000 * 1000) /* ns */
+#define PAUSE_MOST (60 * PAUSE_FIRST)
 
 /* A device that went away, and whose requests may still come to their end. */
 struct retired {
@@ -366,6 +368,7 @@ static int replace(
 		return rc;
 	if (!force)
 		rc = device_check_unused(pool->engine, device, path, error);
+	member->returned = (struct member_return){0};
 	if (!rc)
 		return put_in_place(pool, member, path, device, error);
 	device_close(device);
@@ -387,7 +390,7 @@ int refuse_for_others(struct pool *pool, struct error *error)
 		rc = error_set(error, -EBUSY, pool->label.name,
 			"%s had it open, and may still write: once dead or fenced for sure, stop "
 			"what serves it and `millrace pool import --owner-dead %s`; or have that "
-			"host open it once",
+			"host open it once, or tell by --rebooted that it has booted since",
 			names, pool->label.name);
 	}
 	pthread_mutex_unlock(&pool->label_lock);
@@ -403,10 +406,12 @@ static int begin(struct pool *pool, const char *path, struct error *error)
 	if (rc)
 		return error_set(error, rc, pool->label.name,
 			"no device can be attached, since it cannot be written: %s", strerror(-rc));
-	rc = refuse_for_others(pool, error);
-	if (!rc && atomic_exchange(&pool->resilvering, true))
-		rc = error_set(error, -EBUSY, path,
+	if (atomic_exchange(&pool->resilvering, true))
+		return error_set(error, -EBUSY, path,
 			"other devices are being resilvered; attach it when they are whole");
+	rc = refuse_for_others(pool, error);
+	if (rc)
+		atomic_store(&pool->resilvering, false);
 	return rc;
 }
 
@@ -421,14 +426,81 @@ static int end(struct pool *pool, int rc)
 	return rc;
 }
 
-int pool_attach(struct pool *pool, const char *path, struct error *error)
+/* That an admin looks at it forgives it. */
+static int attach_told(struct pool *pool, const char *path, const struct device_header *header,
+	struct error *error)
+{
+	pool->devices[header->id].returned = (struct member_return){0};
+	return attach(pool, path, header, error);
+}
+
+/* So that one that comes and goes does not bring a resilver after the other. */
+static int check_pause(
+	struct pool *pool, struct member_return *r, const char *path, struct error *error)
+{
+	uint64_t now = engine_clock(pool->engine);
+
+	if (r->taken) {
+		r->taken = false;
+		r->pause = r->pause ? 2 * r->pause : PAUSE_FIRST;
+		if (r->pause > PAUSE_MOST)
+			r->pause = PAUSE_MOST;
+		r->until = now + r->pause;
+	}
+	if (now >= r->until)
+		return 0;
+	return error_set(error, -EBUSY, path,
+		"it came back before, and was lost again: it is left alone for %llu min; "
+		"`millrace pool attach %s` takes it at once",
+		(unsigned long long)(r->pause / PAUSE_FIRST), pool->label.name);
+}
+
+/* One that is there and fails is lost again, too; one that is busy is not. */
+static int attach_returned(struct pool *pool, const char *path, const struct device_header *header,
+	struct error *error)
+{
+	struct member_return *r = &pool->devices[header->id].returned;
+	int rc = check_pause(pool, r, path, error);
+
+	if (rc)
+		return rc;
+	rc = attach(pool, path, header, error);
+	r->taken = rc != -EBUSY;
+	return rc;
+}
+
+static int attach_path(struct pool *pool, const char *path,
+	int (*how)(struct pool *pool, const char *path, const struct device_header *header,
+		struct error *error),
+	struct error *error)
 {
 	struct device_header header;
 	int rc = whose(pool, path, &header, error);
 
-	if (!rc)
-		rc = begin(pool, path, error);
-	return rc ? rc : end(pool, attach(pool, path, &header, error));
+	if (rc || member_usable(&pool->devices[header.id]))
+		return rc;
+	rc = begin(pool, path, error);
+	return rc ? rc : end(pool, how(pool, path, &header, error));
+}
+
+int pool_attach(struct pool *pool, const char *path, struct error *error)
+{
+	return attach_path(pool, path, attach_told, error);
+}
+
+int pool_attach_returned(struct pool *pool, const char *path, struct error *error)
+{
+	return attach_path(pool, path, attach_returned, error);
+}
+
+unsigned pool_not_whole(struct pool *pool)
+{
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < pool->device_count; i++)
+		count += !member_usable(&pool->devices[i]) ||
+			 atomic_load(&pool->devices[i].suspect_before);
+	return count;
 }
 
 int pool_replace(struct pool *pool, unsigned id, const char *path, bool force, struct error *error)

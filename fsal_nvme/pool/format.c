@@ -407,6 +407,19 @@ static void label_others_decode(struct label *label, struct reader *r)
 	}
 }
 
+/* At the end, where older labels have zeros. */
+static void label_boots_encode(const struct label *label, struct writer *w)
+{
+	for (unsigned i = 0; i < label->other_count; i++)
+		put_bytes(w, label->others[i].boot, sizeof(label->others[i].boot));
+}
+
+static void label_boots_decode(struct label *label, struct reader *r)
+{
+	for (unsigned i = 0; !r->bad && i < label->other_count; i++)
+		get_copy(r, label->others[i].boot, sizeof(label->others[i].boot));
+}
+
 static void label_root_decode(struct label *label, struct reader *r)
 {
 	if (image_row_decode(&label->root, r))
@@ -452,6 +465,7 @@ int label_encode(const struct label *label, void *body)
 	label_others_encode(label, &w);
 	put_u64(&w, label->repeats.epoch);
 	put_u64(&w, label->repeats.sequence);
+	label_boots_encode(label, &w);
 	return frame_end(&w, body, LABEL_BODY);
 }
 
@@ -477,6 +491,7 @@ int label_decode(struct label *label, const void *body)
 	label_others_decode(label, &r);
 	label->repeats.epoch = get_u64(&r);
 	label->repeats.sequence = get_u64(&r);
+	label_boots_decode(label, &r);
 	if (label->repeats.sequence && label->repeats.epoch >= label->epoch)
 		r.bad = true;
 	if (label->state < LABEL_EXPORTED || label->state > LABEL_OPEN)

@@ -132,6 +132,7 @@ struct journal_span {
 struct label_owner {
 	uint64_t epoch;
 	char host[64];
+	uint8_t boot[16]; /* of that host, under which it had the pool; zeros: not known */
 	uint64_t from, to; /* that part; to 0: not known before the journal is replayed */
 };
 

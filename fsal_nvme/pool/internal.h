@@ -53,6 +53,13 @@ enum {
  */
 
 /* One member of the pool; pool->devices[id], for all ids < pool->device_count. */
+/* How often a member was lost that had been taken back by itself (attach.c); whose turn
+ * pool->resilvering is. */
+struct member_return {
+	bool taken; /* when it was last attached */
+	uint64_t pause, until; /* ns, doubled by each such loss; engine_clock() */
+};
+
 struct member {
 	struct device *_Atomic device; /* NULL when it is missing; another once it is back */
 	_Atomic int state; /* enum device_state; ACTIVE is the only one that is read or written */
@@ -73,6 +80,7 @@ struct member {
 				    began that showed none; 0: never */
 	_Atomic uint64_t read_errors, write_errors, checksum_errors, repaired, late_reads;
 	_Atomic unsigned stalled; /* answers that it owes and that are late (hedge.h) */
+	struct member_return returned;
 };
 
 static inline bool member_usable(const struct member *member)
@@ -574,6 +582,8 @@ int beat_still_ours(struct pool *pool);
 bool owners_have(const struct label *label, uint64_t epoch);
 /* Takes those of a host out of the list; all when `host` is NULL. */
 void owners_forget(struct label *label, const char *host);
+/* Those of a host that are known to be of another boot than `boot`; whether there were any. */
+bool owners_forget_boots(struct label *label, const char *host, const uint8_t boot[16]);
 /* Puts in the owner that the label is of. -EBUSY: the list is full. */
 int owners_add(struct label *label);
 /* Puts in the owner that a claim is of, and those that it lists, of later epochs than the label and
@@ -657,12 +667,13 @@ void root_segments_remove(struct pool *pool);
 
 /* After replay: fills the segment table from the pool's environment and takes the slots. */
 int recover_table(struct pool *pool);
-/* Once the label has this epoch's span: up to which epoch owners may still write. */
+/* Once the label has this epoch's span, and when owners have left it: up to which epoch owners may
+ * still write. */
 void recover_note_owners(struct pool *pool);
 /* After the journal has started: frees what dead owners left, keeps what living ones may write. */
 int recover_segments(struct pool *pool);
 /* Whether an earlier owner may still write to the segment. */
-bool written_late(const struct pool *pool, const struct segment_row *row);
+bool written_late(struct pool *pool, const struct segment_row *row);
 int pool_start_maintenance(struct pool *pool);
 void pool_stop_maintenance(struct pool *pool);
 
@@ -721,7 +732,8 @@ struct pool {
 	_Atomic uint64_t copied; /* bytes of data, but for those out of the block cache */
 	struct stream *streams;
 	unsigned stream_count; /* of volumes, open */
-	uint64_t living_epoch; /* the last one before this whose owner may still write; 0: none */
+	/* The last one before this whose owner may still write; 0: none. It only becomes less. */
+	_Atomic uint64_t living_epoch;
 	struct segment **stock; /* reserved and durable; under table_lock */
 	unsigned stock_count, stock_size;
 	pthread_mutex_t recording_lock; /* a leaf */
@@ -762,7 +774,8 @@ struct pool {
 	atomic_bool root_wanted; /* readers are to see what has changed */
 	uint64_t rooted_lsn; /* slots_lock: of the root that all devices have */
 	pthread_mutex_t drop_lock; /* what changes members' states, one at a time */
-	atomic_bool resilvering; /* or a device is being attached: one at a time */
+	/* ... or a device is being attached, or label.others changed: one at a time */
+	atomic_bool resilvering;
 	struct retired *retired; /* whose turn that is */
 	bool resilvered_late; /* an earlier owner may be at it; constant since the opening */
 

@@ -5,7 +5,8 @@
  * An owner enters the list when another one claims the pool and cannot know it dead. It leaves the
  * list with a claim of its own host, which then has the devices for itself: it has started again,
  * or the process that had them let go. Or with the word of an admin, or of a cluster that fences,
- * that all earlier owners are dead. The claim's label makes that durable.
+ * that all earlier owners are dead. The claim's label makes that durable. Or, while the pool is
+ * open, as its host is known to run under another boot (recover.c).
  *
  * A claim that the pool does not go by (label.c) may have a later epoch than the label that it goes
  * by. Whoever made it has to be known dead, too, and is put in by the claim behind it.
@@ -32,11 +33,33 @@ void owners_forget(struct label *label, const char *host)
 	label->other_count = (uint8_t)kept;
 }
 
+/* Of an earlier boot, that is. */
+static bool died_with_boot(
+	const struct label_owner *owner, const char *host, const uint8_t boot[16])
+{
+	static const uint8_t unknown[sizeof(owner->boot)];
+
+	return !strcmp(owner->host, host) && memcmp(owner->boot, boot, sizeof(owner->boot)) &&
+	       memcmp(owner->boot, unknown, sizeof(owner->boot));
+}
+
+bool owners_forget_boots(struct label *label, const char *host, const uint8_t boot[16])
+{
+	unsigned kept = 0, before = label->other_count;
+
+	for (unsigned i = 0; i < before; i++)
+		if (!died_with_boot(&label->others[i], host, boot))
+			label->others[kept++] = label->others[i];
+	label->other_count = (uint8_t)kept;
+	return kept < before;
+}
+
 static struct label_owner owner_of(const struct label *label)
 {
 	struct label_owner owner = {.epoch = label->epoch};
 
 	memcpy(owner.host, label->owner, sizeof(owner.host));
+	memcpy(owner.boot, label->owner_boot, sizeof(owner.boot));
 	return owner;
 }
 

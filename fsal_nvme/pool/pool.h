@@ -252,6 +252,11 @@ int pool_check(struct pool *pool, bool repair, struct pool_check_report *report,
  */
 int pool_attach(struct pool *pool, const char *path, struct error *error);
 
+/* The same of one that is found again, without anybody's word: -EBUSY also where it was lost again
+ * after that. Then it is to wait, for a minute, and twice as long each time, up to an hour.
+ * pool_attach() does not wait, and forgets that. */
+int pool_attach_returned(struct pool *pool, const char *path, struct error *error);
+
 /*
  * The same with another device in the place of number `id`, which was dropped, or is missing. With
  * `force` whatever it holds is lost. -EBUSY: that one is in use, or the new one holds something;
@@ -273,6 +278,16 @@ struct pool_resilver_report {
 int pool_resilver(struct pool *pool, struct pool_resilver_report *report,
 	bool (*progress)(void *data, uint64_t done, uint64_t total), void *data,
 	struct error *error);
+
+/* Devices that are not in use, or lack something. */
+unsigned pool_not_whole(struct pool *pool);
+
+/*
+ * `host` runs under `boot` now: earlier owners of it that may still write, of other boots, are
+ * dead. Labels list them no more, and what was left to them is given back. 0 also where there are
+ * none. Waits. -EBUSY, -EROFS.
+ */
+int pool_rebooted(struct pool *pool, const char *host, const uint8_t boot[16], struct error *error);
 
 /* --- transactions ---------------------------------------------------------------------------- */
 

@@ -12,7 +12,11 @@
  * such an owner writes late goes to rows that no checksum names, or is the very bytes that are
  * there.
  *
- * The opening that knows all of these owners to be dead frees and closes. Closed segments of images
+ * The opening that knows all of these owners to be dead frees and closes; and so does a pool that
+ * is open when it is told that one's host runs under another boot (pool_rebooted()). That is a fact
+ * which stays true: whether a label still names the owner when the power goes, and how much was
+ * freed or closed by then, it does no more. What the journal leaves free for it is left until the
+ * next opening, which goes by the label. Closed segments of images
  * are freed at once all the same: a checkpoint needs the room, and all that such an owner may do to
  * them is to mend a block while it loads one, which their next user's checksums would tell. Where
  * devices were not whole it may have been at writing all of them (resilver.c): then they are not.
@@ -23,18 +27,31 @@
 
 void recover_note_owners(struct pool *pool)
 {
+	uint64_t living = 0;
+
 	for (unsigned i = 0; i < pool->label.other_count; i++)
-		if (pool->label.others[i].epoch > pool->living_epoch)
-			pool->living_epoch = pool->label.others[i].epoch;
+		if (pool->label.others[i].epoch > living)
+			living = pool->label.others[i].epoch;
+	atomic_store(&pool->living_epoch, living);
 }
 
-bool written_late(const struct pool *pool, const struct segment_row *row)
+static bool owner_lives(struct pool *pool, uint64_t epoch)
+{
+	bool lives;
+
+	pthread_mutex_lock(&pool->label_lock);
+	lives = owners_have(&pool->label, epoch);
+	pthread_mutex_unlock(&pool->label_lock);
+	return lives;
+}
+
+bool written_late(struct pool *pool, const struct segment_row *row)
 {
 	if (row->purpose == PURPOSE_IMAGE && row->state == SEGMENT_CLOSED && !pool->resilvered_late)
 		return false;
 	if (row->state == SEGMENT_RESERVED)
-		return owners_have(&pool->label, row->epoch);
-	return row->epoch <= pool->living_epoch;
+		return owner_lives(pool, row->epoch);
+	return row->epoch <= atomic_load(&pool->living_epoch);
 }
 
 /* --- the table ----------------------------------------------------------------------------------
@@ -216,4 +233,83 @@ int recover_segments(struct pool *pool)
 	}
 	free(list);
 	return rc ? rc : chores_do(pool, false);
+}
+
+/* --- an earlier owner is known to be dead, while the pool is open ------------------------------
+ */
+
+/* What the opening found to be named may have been given up since. */
+static void let_go(struct pool *pool, struct segment *s)
+{
+	struct segment_row row;
+
+	segment_look(s, &row);
+	if (row.epoch == pool->epoch || s->named)
+		segment_note_chore(s);
+	else if (!written_late(pool, &row))
+		leave_behind(s);
+}
+
+static int let_all_go(struct pool *pool)
+{
+	struct segment **list;
+	unsigned count;
+	int rc = segment_list(pool, &list, &count);
+
+	if (rc)
+		return rc;
+	for (unsigned i = 0; i < count; i++) {
+		let_go(pool, list[i]);
+		segment_put(list[i]);
+	}
+	free(list);
+	return 0;
+}
+
+/* The label first, as in a claim. Where it cannot be written they stay. */
+static int forget_boots(struct pool *pool, const char *host, const uint8_t boot[16])
+{
+	struct label *label = &pool->label;
+	struct label_owner others[OWNERS_MAX];
+	uint8_t count;
+	bool any;
+	int rc;
+
+	pthread_mutex_lock(&pool->label_lock);
+	memcpy(others, label->others, sizeof(others));
+	count = label->other_count;
+	any = owners_forget_boots(label, host, boot);
+	pthread_mutex_unlock(&pool->label_lock);
+	if (!any)
+		return 0;
+	rc = label_write(pool);
+	if (!rc) {
+		log_notice("pool %s: host %s has booted since it had it, and writes no more",
+			label->name, host);
+		recover_note_owners(pool);
+		return let_all_go(pool);
+	}
+	pthread_mutex_lock(&pool->label_lock);
+	memcpy(label->others, others, sizeof(others));
+	label->other_count = count;
+	pthread_mutex_unlock(&pool->label_lock);
+	return rc;
+}
+
+int pool_rebooted(struct pool *pool, const char *host, const uint8_t boot[16], struct error *error)
+{
+	int rc = atomic_load(&pool->failure);
+
+	if (!rc && pool->read_only)
+		rc = -EROFS;
+	if (!rc && atomic_exchange(&pool->resilvering, true))
+		return error_set(
+			error, -EBUSY, pool->label.name, "its devices are being resilvered");
+	if (!rc) {
+		rc = forget_boots(pool, host, boot);
+		atomic_store(&pool->resilvering, false);
+	}
+	return rc ? error_set(error, rc, pool->label.name, "what host %s had cannot be let go: %s",
+			    host, strerror(-rc))
+		  : 0;
 }

@@ -559,13 +559,12 @@ int pool_resilver(struct pool *pool, struct pool_resilver_report *report,
 	int rc;
 
 	memset(report, 0, sizeof(*report));
-	rc = refuse_for_others(pool, error);
-	if (rc)
-		return rc;
 	if (atomic_exchange(&pool->resilvering, true))
 		return error_set(error, -EBUSY, pool->label.name,
 			"its devices are being resilvered already");
-	rc = run(&r);
+	rc = refuse_for_others(pool, error);
+	if (!rc)
+		rc = run(&r);
 	atomic_store(&pool->resilvering, false);
 	if (rc == -EINTR)
 		return error_set(error, rc, pool->label.name,

@@ -287,10 +287,14 @@ static void test_the_fullest_label_fits(void **state)
 		label.root_segments[i] = widest_segment();
 	label.span_count = SPANS_MAX;
 	label.other_count = OWNERS_MAX;
+	for (unsigned i = 0; i < OWNERS_MAX; i++)
+		label.others[i].boot[15] = (uint8_t)(i + 1);
 	label.repeats = (struct label_version){99, 1};
 	assert_int_equal(label_encode(&label, body), 0);
 	assert_int_equal(label_decode(&again, body), 0);
 	assert_int_equal(again.other_count, OWNERS_MAX);
+	for (unsigned i = 0; i < OWNERS_MAX; i++)
+		assert_int_equal(again.others[i].boot[15], i + 1);
 	assert_int_equal(again.repeats.epoch, 99);
 	assert_int_equal(again.repeats.sequence, 1);
 }
