@@ -27,24 +27,6 @@ static int cache_path(const struct command *command, const char *name, const cha
 		       : -ENAMETOOLONG;
 }
 
-static bool parse_uuid(const char *text, uint8_t uuid[16])
-{
-	unsigned digits = 0;
-
-	for (; *text && digits < 32; text++) {
-		static const char hex[] = "0123456789abcdef";
-		const char *digit = strchr(hex, *text);
-
-		if (*text == '-')
-			continue;
-		if (!digit)
-			return false;
-		uuid[digits / 2] = (uint8_t)(uuid[digits / 2] << 4 | (digit - hex));
-		digits++;
-	}
-	return digits == 32 && !*text;
-}
-
 static json_t *load_file(const char *path)
 {
 	struct stat st;
@@ -81,7 +63,7 @@ int cache_load(
 	size_t i;
 	int rc = 0;
 
-	if (!text || !parse_uuid(text, uuid ? uuid : unused)) {
+	if (!text || !uuid_parse(text, uuid ? uuid : unused)) {
 		json_decref(root);
 		return -ENOENT;
 	}

@@ -142,6 +142,24 @@ json_t *json_uuid(const uint8_t uuid[16])
 	return json_string(text);
 }
 
+bool uuid_parse(const char *text, uint8_t uuid[16])
+{
+	unsigned digits = 0;
+
+	for (; *text && digits < 32; text++) {
+		static const char hex[] = "0123456789abcdef";
+		const char *digit = strchr(hex, *text);
+
+		if (*text == '-')
+			continue;
+		if (!digit)
+			return false;
+		uuid[digits / 2] = (uint8_t)(uuid[digits / 2] << 4 | (digit - hex));
+		digits++;
+	}
+	return digits == 32 && !*text;
+}
+
 void put_text(json_t *object, const char *key, const char *text)
 {
 	json_object_set_new(object, key, json_text(text));

@@ -170,7 +170,8 @@ static void run_verb(struct connection *c, const struct control_request *request
 
 	set_running(c, true);
 	/* What only looks is asked again and again. */
-	if (!(request->verb->flags & VERB_LOOKS) && !call_flag(&call, "probe"))
+	if (!(request->verb->flags & VERB_LOOKS) && !call_flag(&call, "probe") &&
+		!call_flag(&call, "returned"))
 		log_notice("control: %s%s%s", request->verb->noun, request->verb->name ? " " : "",
 			request->verb->name ? request->verb->name : "");
 	verb_run(&call);

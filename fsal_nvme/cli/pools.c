@@ -578,11 +578,42 @@ static int run_and_remember(struct command *c, const char *name, json_t *paths)
 	return rc ? rc : saved;
 }
 
+/* Never on an idle pool: where its server has just ended, another node may be about to open it. */
+static int ask_server(struct command *c, const char *name)
+{
+	int fd, rc = client_connect(c, name, &fd, &c->error);
+
+	if (rc == -ENOENT)
+		return error_set(&c->error, rc, name, "it is not being served here");
+	return rc ? rc : client_call(c, fd, name, c->verb, c->args, c->result, &c->error);
+}
+
+/* Devices are looked for where the server says that some are away, or not whole. */
+static int attach_returned(struct command *c, const char *name)
+{
+	int rc, saved = 0;
+
+	if (json_object_get(c->args, "device"))
+		return error_set(&c->error, -EINVAL, "returned",
+			"it is about all that is found, and goes without DEVICE");
+	rc = ask_server(c, name);
+	if (rc || !json_integer_value(json_object_get(c->result, "not_whole")))
+		return rc;
+	rc = find_devices(c, name);
+	if (!rc)
+		rc = ask_server(c, name);
+	if (json_object_get(c->result, "resilver"))
+		saved = cache_add(c, name, json_object_get(c->args, "device"), &c->error);
+	return rc ? rc : saved;
+}
+
 int command_pool_attach(struct command *c)
 {
 	char name[POOL_NAME_MAX + 1];
 	int rc = object_split(pool_argument(c), name, NULL, &c->error);
 
+	if (!rc && json_object_get(c->args, "returned"))
+		return attach_returned(c, name);
 	if (!rc && !json_object_get(c->args, "device"))
 		rc = find_devices(c, name);
 	return rc ? rc : run_and_remember(c, name, json_incref(json_object_get(c->args, "device")));

@@ -17,6 +17,7 @@
 
 #include "cli/command.h"
 #include "cli/socket.h"
+#include "common/boot.h"
 
 #define STOP_SECONDS 120
 #define KILL_SECONDS 20 /* until what was killed is gone */
@@ -301,6 +302,20 @@ int server_end_grace(struct command *c, const char *pool)
 	return ask(c, pool);
 }
 
+/* As `pool attach --rebooted` takes it. */
+static void put_boot(const struct command *c)
+{
+	uint8_t boot[16];
+	char text[120];
+	json_t *uuid;
+
+	boot_id_read(boot);
+	uuid = json_uuid(boot);
+	snprintf(text, sizeof(text), "%s:%s", command_host(c), json_string_value(uuid));
+	put_text(json_object_get(c->result, "probe"), "boot", text);
+	json_decref(uuid);
+}
+
 int server_probe(struct command *c, const char *pool)
 {
 	struct sockaddr_storage address;
@@ -309,6 +324,7 @@ int server_probe(struct command *c, const char *pool)
 
 	if (rc)
 		return rc;
+	put_boot(c);
 	take_address(c->result, &address);
 	rc = call_null(&address, c->deadline);
 	if (rc)

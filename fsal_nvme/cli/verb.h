@@ -115,6 +115,8 @@ void call_part(struct verb_call *call, const char *verb, const char *object);
 /* A string of bytes that may not be UTF-8: what is not becomes '?'. */
 json_t *json_text(const char *text);
 json_t *json_uuid(const uint8_t uuid[16]);
+/* Its text; false: it is none. */
+bool uuid_parse(const char *text, uint8_t uuid[16]);
 void put_text(json_t *object, const char *key, const char *text);
 void put_integer(json_t *object, const char *key, uint64_t value);
 void put_bool(json_t *object, const char *key, bool value);

@@ -31,6 +31,12 @@
 	{                                                                                         \
 		"watchdog", VALUE_PATH, 0, 0, 0, "DEVICE", "this node's watchdog (/dev/watchdog)" \
 	}
+#define REBOOTED                                                                         \
+	{                                                                                \
+		"rebooted", VALUE_TEXT, PARAMETER_MANY, 0, 0, "HOST:BOOT",               \
+			"that host runs under this boot now, and writes no more what it" \
+			" had under another"                                             \
+	}
 #define SERVICE                                                                          \
 	{                                                                                \
 		"name", VALUE_TEXT, NEEDED_PLACE, 0, 0, "SERVICE", "name of the service" \
@@ -71,11 +77,13 @@ static const struct parameter pool_check_args[] = {
 static const struct parameter pool_attach_args[] = {POOL,
 	{"device", VALUE_PATH, MANY_PLACE, 0, 0, "DEVICE",
 		"only these; all that are found, without"},
-	END};
+	{"returned", VALUE_FLAG, 0, 0, 0, NULL,
+		"what is found, unless it comes and goes: for a cluster to say, again and again"},
+	REBOOTED, END};
 static const struct parameter pool_replace_args[] = {POOL,
 	{"device", VALUE_TEXT, NEEDED_PLACE, 0, 0, "DEVICE",
 		"the one that is lost: its number, or the path that it had"},
-	{"new", VALUE_PATH, NEEDED_PLACE, 0, 0, "NEW", "the one that takes its place"},
+	{"new", VALUE_PATH, NEEDED_PLACE, 0, 0, "NEW", "the one that takes its place"}, REBOOTED,
 	FORCE("take a device that holds a file system or another pool"), END};
 static const struct parameter pool_destroy_args[] = {POOL, YES, END};
 

@@ -8,6 +8,49 @@
 #include "cli/verb.h"
 
 #define NUMBER_DIGITS 3 /* of a device */
+#define HOST_MAX 63
+
+/* --- earlier owners ---------------------------------------------------------------------- */
+
+/* "HOST:BOOT" */
+static int split_boot(
+	const char *text, char host[HOST_MAX + 1], uint8_t boot[16], struct error *error)
+{
+	static const uint8_t unknown[16];
+	const char *colon = strrchr(text, ':');
+	size_t length = colon ? (size_t)(colon - text) : 0;
+
+	if (!length || length > HOST_MAX || !uuid_parse(colon + 1, boot) ||
+		!memcmp(boot, unknown, sizeof(unknown)))
+		return error_set(error, -EINVAL, text,
+			"it is not HOST:BOOT, as `millrace serve POOL --probe` tells them there");
+	memcpy(host, text, length);
+	host[length] = 0;
+	return 0;
+}
+
+/* All of them are checked before the first is used. */
+static int let_go(struct verb_call *call, struct error *error)
+{
+	const json_t *list = json_object_get(call->args, "rebooted"), *each;
+	char host[HOST_MAX + 1];
+	uint8_t boot[16];
+	int rc = 0;
+	size_t i;
+
+	json_array_foreach(list, i, each) rc =
+		rc ? rc : split_boot(json_string_value(each), host, boot, error);
+	json_array_foreach(list, i, each)
+	{
+		if (!rc)
+			rc = split_boot(json_string_value(each), host, boot, error);
+		if (!rc)
+			rc = pool_rebooted(call->pool, host, boot, error);
+	}
+	return rc;
+}
+
+/* --- attach ------------------------------------------------------------------------------ */
 
 /* The first error, with its story: what cannot be attached keeps nothing from the others. */
 static int attach_all(struct verb_call *call)
@@ -73,12 +116,95 @@ static int make_whole(struct verb_call *call)
 	return rc ? rc : judge(call, &report);
 }
 
-int verb_pool_attach(struct verb_call *call)
-{
-	int attached = attach_all(call), rc = make_whole(call);
+/* --- attach --returned ------------------------------------------------------------------- */
 
+/* Refused for now, which is no failure. */
+static bool is_put_off(struct verb_call *call, int rc, const struct error *error)
+{
+	char text[700];
+
+	if (rc != -EBUSY && rc != -ENODEV && rc != -ENOENT)
+		return false;
+	snprintf(text, sizeof(text), "%s: %s", error->object, error->message);
+	call->reporter->note(call->reporter, text);
+	return true;
+}
+
+static int take_error(struct verb_call *call, int rc, const struct error *error)
+{
+	if (!rc || is_put_off(call, rc, error))
+		return 0;
+	return error_set(call->error, rc, error->object, "%s", error->message);
+}
+
+static int attach_found(struct verb_call *call)
+{
+	const json_t *devices = json_object_get(call->args, "device"), *device;
+	int first = 0;
+	size_t i;
+
+	json_array_foreach(devices, i, device)
+	{
+		struct error error = {0};
+		int rc = pool_attach_returned(call->pool, json_string_value(device), &error);
+
+		rc = take_error(call, rc, &error);
+		first = first ? first : rc;
+	}
+	return first;
+}
+
+static int make_found_whole(struct verb_call *call)
+{
+	struct pool_resilver_report report;
+	struct error error = {0};
+	int rc = pool_resilver(call->pool, &report, resilver_progress, call, &error);
+
+	if (rc)
+		return take_error(call, rc, &error);
+	if (!report.devices) {
+		put_text(call->result, "message", "None has come back that can be taken now.");
+		return 0;
+	}
+	put_report(call->result, &report);
+	return judge(call, &report);
+}
+
+/* Without devices: whether it is worth while to look for some. */
+static int attach_what_returned(struct verb_call *call)
+{
+	unsigned count = pool_not_whole(call->pool);
+	struct error error = {0};
+	int attached, rc;
+
+	put_integer(call->result, "not_whole", count);
+	if (!count)
+		put_text(call->result, "message", "All devices are whole.");
+	if (!count || !json_object_get(call->args, "device"))
+		return 0;
+	rc = let_go(call, &error);
+	if (rc)
+		return take_error(call, rc, &error);
+	attached = attach_found(call);
+	rc = make_found_whole(call);
 	return attached ? attached : rc;
 }
+
+int verb_pool_attach(struct verb_call *call)
+{
+	int attached, rc;
+
+	if (call_flag(call, "returned"))
+		return attach_what_returned(call);
+	rc = let_go(call, call->error);
+	if (rc)
+		return rc;
+	attached = attach_all(call);
+	rc = make_whole(call);
+	return attached ? attached : rc;
+}
+
+/* --- replace ----------------------------------------------------------------------------- */
 
 /* -ENOENT: there is none of that path. */
 static int find_path(struct verb_call *call, const char *path, unsigned *id)
@@ -121,6 +247,8 @@ int verb_pool_replace(struct verb_call *call)
 	unsigned id = 0;
 	int rc = find_device(call, call_text(call, "device"), &id);
 
+	if (!rc)
+		rc = let_go(call, call->error);
 	if (!rc)
 		rc = pool_replace(call->pool, id, call_text(call, "new"), call_flag(call, "force"),
 			call->error);

@@ -95,6 +95,14 @@ static void put_address(json_t *result, const struct sockaddr_storage *address)
 	put_integer(result, "port", ntohs(is_v6 ? v6->sin6_port : v4->sin_port));
 }
 
+static void put_proof(json_t *result, struct pool *pool)
+{
+	json_t *probe = json_object();
+
+	put_integer(probe, "not_whole", pool_not_whole(pool));
+	json_object_set_new(result, "probe", probe);
+}
+
 static int probe(struct verb_call *call)
 {
 	struct proof proof = {
@@ -112,9 +120,11 @@ static int probe(struct verb_call *call)
 	rc = call->host->probe(call->host->data, &address, call->error);
 	if (!rc)
 		rc = wait_for_proof(&proof);
-	if (!rc)
-		put_address(call->result, &address);
-	return rc;
+	if (rc)
+		return rc;
+	put_address(call->result, &address);
+	put_proof(call->result, call->pool);
+	return 0;
 }
 
 /* --- grace ------------------------------------------------------------------------------- */

@@ -148,6 +148,11 @@ static const struct field resilver[] = {
 	{"whole", "whole", FIELD_BOOL},
 	END,
 };
+static const struct field proof[] = {
+	{"not_whole", "not whole", FIELD_NUMBER},
+	{"boot", "host and boot", FIELD_TEXT},
+	END,
+};
 static const struct field properties[] = {
 	{"property", "PROPERTY", FIELD_TEXT},
 	{"value", "VALUE", FIELD_TEXT},
@@ -255,6 +260,7 @@ const struct view view_table[] = {
 	{"dataset", "verify", "verify", NULL, NULL, verify, false},
 	{"share", "list", "shares", NULL, "No shares.", shares, false},
 	{"share", "get", "properties", NULL, "No properties.", properties, false},
+	{"serve", NULL, "probe", NULL, NULL, proof, false},
 	{"status", NULL, "pools", NULL, NO_POOLS, pools, false},
 	{"status", NULL, "advice", "", NULL, all_advice, true},
 	{"node", "status", "node", NULL, NULL, node, false},

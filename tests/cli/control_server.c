@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "cli/control.h"
+#include "common/boot.h"
 #include "common/notify.h"
 
 #define VOLUMES_MAX 1000
@@ -166,6 +167,7 @@ static int run(const char *text)
 		return error_set(&error, 2, "", "the configuration is not complete");
 	for (char *path; (path = strsep(&rest, ":"));)
 		paths[options.path_count++] = path;
+	boot_id_read(options.boot_id);
 	rc = host_lock(run_dir, pool, 10, &lock, &error);
 	if (!rc)
 		rc = uring_engine_create(&engine_options, &engine, &error);

@@ -3,10 +3,13 @@
 
 import os
 import shutil
+import signal
+import socket
+import uuid
 
 import pytest
 
-from conftest import DEGRADED, FAILED, NOT_FOUND, REFUSED, SMALL, wait_until
+from conftest import DEGRADED, FAILED, NOT_FOUND, REFUSED, SMALL, USAGE, wait_until
 
 
 @pytest.fixture
@@ -100,6 +103,124 @@ def test_what_is_not_of_the_pool(missed):
 def test_nothing_to_do(tank):
     assert tank.json('pool', 'attach', 'tank')['resilver'] == {
         'devices': 0, 'segments': 0, 'blocks': 0, 'written_blocks': 0, 'lost_blocks': 0, 'waiting_segments': 0, 'whole': True}
+
+
+# --- behind a failover -----------------------------------------------------------------------------
+
+def this_boot():
+    with open('/proc/sys/kernel/random/boot_id') as file:
+        return f'{socket.gethostname()}:{file.read().strip()}'
+
+
+def another_boot():
+    return f'{socket.gethostname()}:{uuid.uuid4()}'
+
+
+@pytest.fixture(params=['idle', 'served'])
+def taken(request, tank):
+    """This host's server has lost device 1 and died; host beta has the pool, and the device is there again."""
+    pid = tank.json('serve', 'tank')['pid']
+    detach(tank, 1)
+    wait_until(lambda: states(tank)[1] == 'dropped', 'it is dropped')
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not os.path.exists(f'/proc/{pid}/exe'), 'it has died')
+    tank('pool', 'import', 'tank', '--force', '--host', 'beta', '--device-dir', tank.devices_dir)
+    attach(tank, 1)
+    if request.param == 'served':
+        tank('serve', 'tank', '--host', 'beta')
+    yield tank
+    if request.param == 'served':
+        tank('serve', 'tank', '--stop')
+
+
+def test_an_owner_that_may_still_write(taken):
+    for more in ((), ('--rebooted', this_boot()), ('--rebooted', f'other:{uuid.uuid4()}')):
+        assert 'may still write' in taken.fails(REFUSED, 'pool', 'attach', 'tank', '--host', 'beta', *more)['message']
+    assert states(taken)[1] == 'dropped'
+
+
+def test_an_owner_whose_host_has_booted_since(taken):
+    words = ('pool', 'attach', 'tank', '--host', 'beta', '--rebooted', f'other:{uuid.uuid4()}', '--rebooted', another_boot())
+    assert taken.json(*words)['resilver']['whole']
+    assert whole(taken) == list(range(6))
+    assert taken.json(*words)['resilver']['devices'] == 0
+
+
+def test_replaced_when_its_owner_has_booted_since(taken):
+    spare = taken.device('spare')
+    words = ('pool', 'replace', 'tank', '1', spare, '--host', 'beta')
+    taken.fails(REFUSED, *words)
+    assert taken.json(*words, '--rebooted', another_boot())['resilver']['whole']
+    assert devices(taken)[1]['path'] == spare
+
+
+BOOT = '01234567-89ab-4def-8123-456789abcdef'
+
+
+@pytest.mark.parametrize('pair', ['', 'host', 'host:', f':{BOOT}', f'host:{uuid.UUID(int=0)}', 'host:0123', f'host:{BOOT}0',
+                                  f'{"x" * 64}:{BOOT}'])
+def test_what_is_no_host_and_boot(tank, pair):
+    words = ('pool', 'attach', 'tank', '--rebooted', f'host:{BOOT}', '--rebooted', pair)
+    assert 'HOST:BOOT' in tank.fails(USAGE, *words)['message']
+
+
+# --- what a cluster says by itself ------------------------------------------------------------------
+
+@pytest.fixture
+def watched(tank):
+    """A served pool, of which a cluster takes devices back."""
+    tank('serve', 'tank')
+    yield tank
+    tank('serve', 'tank', '--stop')
+
+
+def lose(site, *numbers):
+    detach(site, *numbers)
+    wait_until(lambda: all(states(site)[number] == 'dropped' for number in numbers), 'they are dropped')
+
+
+def returned(site):
+    return site.json('pool', 'attach', 'tank', '--returned')
+
+
+def test_nothing_is_away(watched):
+    told = returned(watched)
+    assert told['not_whole'] == 0 and 'whole' in told['message'] and 'resilver' not in told
+
+
+def test_nothing_is_found(watched):
+    lose(watched, 1, 3)
+    told = returned(watched)
+    assert told['not_whole'] == 2 and 'None' in told['message'] and 'resilver' not in told
+    assert not any('control: pool attach' in line for line in watched.log())
+
+
+def test_what_returns_is_taken_back(watched):
+    lose(watched, 1, 3)
+    attach(watched, 1)
+    told = returned(watched)
+    assert told['not_whole'] == 2 and told['resilver']['devices'] == 1 and told['resilver']['whole']
+    assert whole(watched) == [0, 1, 2, 4, 5]
+    attach(watched, 3)
+    assert returned(watched)['resilver']['whole'] and whole(watched) == list(range(6))
+
+
+def test_what_comes_and_goes_is_left_alone(watched):
+    for _ in range(2):
+        lose(watched, 1)
+        attach(watched, 1)
+        told = returned(watched)
+    assert 'resilver' not in told and any('left alone for 1 min' in note for note in told['notes'])
+    assert states(watched)[1] == 'dropped'
+    assert watched.json('pool', 'attach', 'tank')['resilver']['whole'] and whole(watched) == list(range(6))
+    lose(watched, 1)
+    attach(watched, 1)
+    assert returned(watched)['resilver']['whole']
+
+
+def test_returned_is_about_a_served_pool(tank):
+    assert 'not being served' in tank.fails(NOT_FOUND, 'pool', 'attach', 'tank', '--returned')['message']
+    tank.fails(USAGE, 'pool', 'attach', 'tank', '--returned', tank.devices_of_tank[1])
 
 
 # --- another device in the place of one that is lost ------------------------------------------------
