@@ -19,6 +19,8 @@ for place in "$tree" "$directory" "$devices" /dev; do
     mount --rbind "$place" "$root$place"
 done
 mount -t proc proc "$root/proc"
+cat /proc/sys/kernel/random/uuid >"$disk/boot" # another one each time, as machines have
+mount --bind "$disk/boot" "$root/proc/sys/kernel/random/boot_id"
 mount -t sysfs sys "$root/sys" # of its own network devices
 mount -t tmpfs -o mode=755 own "$root/run"
 mount -t tmpfs -o mode=1777 own "$root/dev/shm"

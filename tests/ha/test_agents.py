@@ -2,6 +2,8 @@
 """Pacemaker's agents, outside of a cluster: what they say of a server in any state, and that a stop leaves no process."""
 
 import os
+import re
+import shutil
 import signal
 import subprocess
 import xml.etree.ElementTree
@@ -58,6 +60,83 @@ def test_both_of_a_pool_at_once(make_agent, pool):
     assert server.run('stop') == SUCCESS
     assert reader.run('monitor') == SUCCESS
     assert server.run('monitor') == NOT_RUNNING
+
+
+# --- in a cluster, of which there is only what the agents ask it ------------------------------------
+
+IN_A_CLUSTER = {'crm_feature_set': '3.19'}
+FAKE = '''#!/bin/sh
+case " $* " in
+*" -Q "*) printf 'name="millrace-boot" host="%s" value="%s"\\n' n1 n1:01234567-89ab-4def-8123-456789abcdef n2 '' ;;
+*) echo "$*" >>'{told}' ;;
+esac
+'''
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    """What attributes it is told: a file."""
+    programs, told = tmp_path / 'programs', tmp_path / 'told'
+    programs.mkdir()
+    (programs / 'attrd_updater').write_text(FAKE.format(told=told))
+    (programs / 'attrd_updater').chmod(0o755)
+    (programs / 'crm_attribute').symlink_to('/bin/true')
+    monkeypatch.setenv('PATH', f'{programs}:{os.environ["PATH"]}')
+    monkeypatch.setenv('HA_RSCTMP', str(tmp_path))
+    return told
+
+
+def test_a_reader_tells_its_boot(make_agent, cluster):
+    reader = make_agent('reader')
+    assert reader.run('start', **IN_A_CLUSTER) == SUCCESS
+    with open('/proc/sys/kernel/random/boot_id') as file:
+        boot = f'{os.uname().nodename}:{file.read().strip()}'
+    assert f'-n millrace-boot -U {boot}\n' in cluster.read_text()
+    cluster.unlink()
+    assert reader.run('monitor', **IN_A_CLUSTER) == SUCCESS
+    assert boot in cluster.read_text()
+    assert reader.run('monitor') == SUCCESS
+    assert cluster.read_text().count(boot) == 1
+
+
+def whole(pool):
+    return [device['whole'] for device in pool.status()['devices']]
+
+
+def lose(pool, number):
+    device = pool.devices[number]
+    os.rename(device, f'{device}.away')
+    wait_until(lambda: pool.status()['devices'][number]['state'] == 'dropped', 60, 'it is dropped')
+
+
+def find(pool, number):
+    device = pool.devices[number]
+    shutil.copy(f'{device}.away', device)
+
+
+def test_a_server_takes_back_what_has_returned(make_agent, pool, cluster, tmp_path):
+    server, record = make_agent('server'), tmp_path / 'millrace-tank.returned'
+    assert server.run('start', **IN_A_CLUSTER) == SUCCESS
+    assert not record.exists()
+    lose(pool, 2)
+    assert server.run('monitor', **IN_A_CLUSTER) == SUCCESS
+    wait_until(lambda: record.exists() and 'None has come back' in record.read_text(), 60, 'it has looked')
+    find(pool, 2)
+    wait_until(lambda: server.run('monitor', **IN_A_CLUSTER) == SUCCESS and all(whole(pool)), 120, 'it is whole')
+    wait_until(lambda: re.search('whole: yes', record.read_text()), 60, 'it says so')
+    record.unlink()
+    assert server.run('monitor', **IN_A_CLUSTER) == SUCCESS
+    assert server.run('stop') == SUCCESS
+    assert not record.exists()
+
+
+def test_outside_of_a_cluster_nobody_is_told(make_agent, pool, cluster):
+    server = make_agent('server')
+    assert server.run('start') == SUCCESS
+    lose(pool, 2)
+    find(pool, 2)
+    assert server.run('monitor') == SUCCESS
+    assert not all(whole(pool))
 
 
 @pytest.mark.parametrize('parameters, code, said', [

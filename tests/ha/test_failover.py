@@ -3,6 +3,7 @@
 acknowledged record is lost, no lock is stolen, no checkpoint is half."""
 
 import os
+import shutil
 import signal
 import time
 
@@ -217,6 +218,28 @@ def test_a_service_leaves_a_node_whose_cable_is_out(cluster, readers, writer, to
     wait_for_link(before, 1)
     told(writer.check())
     assert cluster.fenced == []
+
+
+def device_states(node):
+    return [device['state'] if device['whole'] else 'lacks' for device in node.ask('pool', 'status', 'tank')['pool']['devices']]
+
+
+def test_a_drive_comes_back_behind_a_failover(cluster, readers, writer, told):
+    """It is whole again, and nobody has said so, once the node that had the pool has booted; before that it is left alone."""
+    before, drive = cluster.owner(), cluster.pool.devices[2]
+    os.rename(drive, f'{drive}.away')
+    wait_until(lambda: device_states(before)[2] != 'active', 60, 'it is dropped')
+    before.kill()
+    after = cluster.wait_until_served(before)
+    shutil.copy(f'{drive}.away', drive)  # another one of its name, as a drive that is plugged in
+    os.unlink(f'{drive}.away')
+    assert 'may still write' in after.refused('pool', 'attach', 'tank')
+    assert device_states(after)[2] != 'active'
+    before.start()
+    cluster.wait_for_nodes()
+    wait_until(lambda: set(device_states(after)) == {'active'}, 240, 'it is whole again')
+    told(writer.check())
+    assert cluster.owner() is after and cluster.fenced == [before.name]
 
 
 def test_one_change_of_the_members_at_a_time(cluster):
