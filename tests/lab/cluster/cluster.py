@@ -214,10 +214,6 @@ class OwnDrives(Cluster):
         """What the server says of the pool's."""
         return self.serving()[0].json(f'millrace pool status {POOL}')['pool']['devices']
 
-    def attach(self):
-        """Take back what is there again."""
-        self.owner().run(f'millrace pool attach {POOL}', timeout=ACT_TIMEOUT)
-
     def third(self, *nodes):
         """One that is none of these."""
         return next(node for node in self.nodes if node not in nodes)

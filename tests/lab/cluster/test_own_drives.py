@@ -31,12 +31,11 @@ def cluster(lab, image, key, public_key, fabric):
         lab.remove(node)
 
 
-def make_whole(cluster):
-    """All nodes are there, and their drives are whole."""
+def wait_until_whole(cluster):
+    """All nodes are there, and their drives are whole; nobody has said so."""
     cluster.wait_until_whole()
     cluster.wait_for_drives()
-    cluster.attach()
-    wait_until(lambda: all(device['whole'] for device in cluster.devices()), 600, 'the pool is whole', interval=5)
+    wait_until(lambda: all(device['whole'] for device in cluster.devices()), 900, 'the pool is whole', interval=5)
 
 
 def domains_away(cluster):
@@ -80,7 +79,7 @@ def test_the_node_that_serves_dies(cluster, writer, reader, told):
     told(writer.check())
     told(reader.check(writer.gap), 'longest time between readings of the dataset')
     assert domains_away(cluster) == {owner.name}
-    make_whole(cluster)
+    wait_until_whole(cluster)
 
 
 def test_another_node_dies(cluster, writer, told):
@@ -92,7 +91,7 @@ def test_another_node_dies(cluster, writer, told):
     writer.more(50)
     assert cluster.owner() is owner
     told(writer.check())
-    make_whole(cluster)
+    wait_until_whole(cluster)
 
 
 def test_a_node_without_network_is_reset(cluster, writer, told):
@@ -106,7 +105,7 @@ def test_a_node_without_network_is_reset(cluster, writer, told):
         assert owner.is_on() and cluster.owner() is owner
         writer.more(50)
         told(writer.check())
-    make_whole(cluster)
+    wait_until_whole(cluster)
 
 
 def test_the_node_that_serves_stands_still_and_goes_on(cluster, writer, told):
@@ -118,7 +117,7 @@ def test_the_node_that_serves_stands_still_and_goes_on(cluster, writer, told):
     owner.go_on()
     wait_until(lambda: not owner.is_on(), 300, 'it resets itself', interval=1)
     told(writer.check())
-    make_whole(cluster)
+    wait_until_whole(cluster)
 
 
 def test_a_network_is_cut(cluster, writer, told):
@@ -133,10 +132,10 @@ def test_a_network_is_cut(cluster, writer, told):
 
 def test_a_drive_is_pulled_and_put_back(cluster, writer, told):
     """Of a node that does not serve: it is missed and found through that node."""
-    make_whole(cluster)
+    wait_until_whole(cluster)
     other = cluster.other(cluster.owner())
     other.pull_drive(0)
     wait_until(lambda: domains_away(cluster) == {other.name}, 600, 'it is dropped', interval=2)
     other.put_drive(0)
     told(writer.check())
-    make_whole(cluster)
+    wait_until_whole(cluster)
