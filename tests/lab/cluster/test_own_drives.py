@@ -18,6 +18,12 @@ def fabric(request):
     return request.param
 
 
+@pytest.fixture
+def transport(fabric):
+    """The clients have the same."""
+    return fabric
+
+
 @pytest.fixture(scope='module')
 def cluster(lab, image, key, public_key, fabric):
     cluster = OwnDrives(lab, public_key, fabric, image=image, key=key, kernel=kernel_of(image, lab.workdir))
