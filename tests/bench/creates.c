@@ -17,6 +17,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "bench.h"
 #include "volume/volume.h"
@@ -237,8 +239,9 @@ static uint64_t full_images(const struct written *w)
 struct found {
 	uint64_t files, made, journal, alone; /* alone: bytes of journal, of ALONE creates */
 	struct written written;
-	double making, opening; /* seconds */
-	double making_cpu, opening_cpu;
+	double making, opening, replaying; /* seconds */
+	double making_cpu, opening_cpu, replaying_cpu;
+	uint64_t replayed; /* bytes of journal */
 	uint64_t memory, scratch;
 };
 
@@ -296,6 +299,79 @@ static void open_again(struct found *found)
 	found->scratch = bench_scratch();
 }
 
+static uint64_t journal_used(void)
+{
+	static struct pool_status status;
+
+	pool_status(bench.pool, &status);
+	return status.journal_used;
+}
+
+/* Creates, until a checkpoint has made the journal short, and then until it is nearly as long as it
+ * was before that. */
+static void fill_journal(void)
+{
+	uint64_t most = 0, used;
+
+	for (; (used = journal_used()) >= most; most = used)
+		make_files(ALONE, DEPTH_MOST);
+	while (journal_used() < most - most / 10)
+		make_files(ALONE, DEPTH_MOST);
+}
+
+/* A process that leaves the pool as a crash does. */
+static void crash(uint64_t *replayed)
+{
+	uint64_t left[2] = {0}; /* the next file, bytes of journal */
+	int ends[2], status;
+	pid_t child;
+
+	bench_must(pipe(ends), "pipe");
+	child = fork();
+	bench_must(child, "fork");
+	if (!child) {
+		open_volume(false);
+		fill_journal();
+		left[0] = next;
+		left[1] = journal_used();
+		_exit(write(ends[1], left, sizeof(left)) != sizeof(left));
+	}
+	close(ends[1]);
+	if (read(ends[0], left, sizeof(left)) != sizeof(left) ||
+		waitpid(child, &status, 0) != child || status) {
+		fprintf(stderr, "the process that was to crash has failed\n");
+		exit(1);
+	}
+	close(ends[0]);
+	next = left[0];
+	*replayed = left[1];
+}
+
+/* Which directory it ended in. */
+static void find_last_directory(void)
+{
+	struct volume_attributes found;
+	char name[32];
+
+	directory_name(next - 1, name);
+	bench_must(volume_lookup(volume, VOLUME_ROOT, name, &found), name);
+	last_directory = found.ino;
+}
+
+static void open_after_crash(struct found *found)
+{
+	struct bench_clock clock;
+
+	close_volume();
+	crash(&found->replayed);
+	bench_engine_start(&bench);
+	bench_start(&clock);
+	open_volume(false);
+	found->replaying = bench_seconds(&clock);
+	found->replaying_cpu = bench_cpu(&clock);
+	find_last_directory();
+}
+
 static void print_size(const struct found *f, const struct written *w)
 {
 	double code = (double)(bench.data + bench.parity) / bench.data, made = (double)f->made;
@@ -306,12 +382,14 @@ static void print_size(const struct found *f, const struct written *w)
 	       "\"checkpoints\": %llu, \"full_images\": %llu, \"journal\": %.1f, "
 	       "\"images\": %.1f, \"deltas\": %.1f, \"rest\": %.1f, \"alone\": %.1f, "
 	       "\"opening\": %.3f, \"opening_cpu\": %.3f, \"memory\": %llu, "
-	       "\"scratch\": %llu}",
+	       "\"scratch\": %llu, \"replayed\": %llu, \"replaying\": %.3f, "
+	       "\"replaying_cpu\": %.3f}",
 		(unsigned long long)f->files, (unsigned long long)f->made, f->making, f->making_cpu,
 		(unsigned long long)checkpoints(w), (unsigned long long)full_images(w),
 		(double)f->journal / made, images, deltas, checkpoint - images - deltas,
 		(double)f->alone / ALONE, f->opening, f->opening_cpu, (unsigned long long)f->memory,
-		(unsigned long long)f->scratch);
+		(unsigned long long)f->scratch, (unsigned long long)f->replayed, f->replaying,
+		f->replaying_cpu);
 }
 
 static void measure(uint64_t files, unsigned depth)
@@ -323,6 +401,7 @@ static void measure(uint64_t files, unsigned depth)
 	found.written = come_and_go_until(&found, depth, CHECKPOINTS);
 	measure_alone(&found);
 	open_again(&found);
+	open_after_crash(&found);
 	print_size(&found, &found.written);
 }
 

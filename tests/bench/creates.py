@@ -70,4 +70,7 @@ def rows(at, smaller):
     memory.add(at['memory'] / at['files'])
     opening = Figure(f'opening the pool and the volume, {files}', SECONDS)
     opening.add(at['opening'], cost=Cost(at['opening_cpu'], 0, at['files']))
-    return [create, alone, speed, scratch, memory, opening]
+    replaying = Figure(f'opening them after a crash, {files}', SECONDS, beside='closed before')
+    replaying.note = f'{at["replayed"] / 2 ** 20:,.1f} MiB of journal to replay'
+    replaying.add(at['replaying'], at['opening'], cost=Cost(at['replaying_cpu'], 0, at['files']))
+    return [create, alone, speed, scratch, memory, opening, replaying]
