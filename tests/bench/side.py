@@ -69,6 +69,19 @@ def stat_all(path):
 
 # --- a server -----------------------------------------------------------------------------------
 
+def cpu_of(server):
+    """Seconds of all its processes."""
+    total = 0
+    for pid in filter(str.isdigit, os.listdir('/proc')):
+        try:
+            with open(f'/proc/{pid}/stat') as file:
+                fields = file.read().rsplit(')', 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[3]) == server.pid():  # its session
+            total += int(fields[11]) + int(fields[12])
+    return total / TICKS
+
 
 class Side:
     def __init__(self, client, pool, server_class, source, build, shares):
@@ -104,16 +117,7 @@ class Side:
 
     def cpu(self):
         """Seconds of all processes of the server."""
-        total = 0
-        for pid in filter(str.isdigit, os.listdir('/proc')):
-            try:
-                with open(f'/proc/{pid}/stat') as file:
-                    fields = file.read().rsplit(')', 1)[1].split()
-            except OSError:
-                continue
-            if int(fields[3]) == self.server._daemon.pid:  # its session
-                total += int(fields[11]) + int(fields[12])
-        return total / TICKS
+        return cpu_of(self.server)
 
     # The Linux client
 
