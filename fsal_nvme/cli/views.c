@@ -222,6 +222,7 @@ static const struct field nodes[] = {
 static const struct field cluster_services[] = {
 	{"name", "SERVICE", FIELD_TEXT},
 	{"node", "NODE", FIELD_TEXT},
+	{"not_whole", "NOT WHOLE", FIELD_NUMBER},
 	END,
 };
 static const struct field cluster_drives[] = {

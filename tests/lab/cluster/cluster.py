@@ -214,6 +214,7 @@ class OwnDrives(Cluster):
         """What the server says of the pool's."""
         return self.serving()[0].json(f'millrace pool status {POOL}')['pool']['devices']
 
-    def third(self, *nodes):
-        """One that is none of these."""
-        return next(node for node in self.nodes if node not in nodes)
+    def not_whole(self):
+        """Devices of the pool, as the cluster says; None where it does not know."""
+        told = self._ask('cluster status')
+        return told['services'][0].get('not_whole') if told and told['services'] else None

@@ -42,6 +42,7 @@ def wait_until_whole(cluster):
     cluster.wait_until_whole()
     cluster.wait_for_drives()
     wait_until(lambda: all(device['whole'] for device in cluster.devices()), 900, 'the pool is whole', interval=5)
+    wait_until(lambda: cluster.not_whole() == 0, 120, 'the cluster knows it', interval=5)
 
 
 def domains_away(cluster):
@@ -87,6 +88,7 @@ def test_the_node_that_serves_dies(cluster, writer, reader, told):
     told(writer.check())
     told(reader.check(writer.gap), 'longest time between readings of the dataset')
     assert domains_away(cluster) == {owner.name}
+    wait_until(lambda: cluster.not_whole() == 2, 120, 'the cluster knows of two devices', interval=5)
     wait_until_whole(cluster)
 
 
