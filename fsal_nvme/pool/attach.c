@@ -27,6 +27,9 @@
  *
  * Data is never in more danger than before: what of an old segment it lacks it lacked when it was
  * dropped, and m devices that are lost besides it were more than parity then as well.
+ *
+ * A reader has nothing of this to do: it opens what its label calls a member and it cannot use any
+ * more, between two looks, and reads it from then on.
  */
 #include <stdio.h>
 
@@ -83,7 +86,7 @@ static int whose(
 	return 0;
 }
 
-/* Nothing that was asked of it before may still be done to it. */
+/* Nothing that was asked of it before may still be done to it, or make it count as late. */
 static int check_idle(const struct member *member, const char *path, struct error *error)
 {
 	struct device_counters counters;
@@ -92,7 +95,7 @@ static int check_idle(const struct member *member, const char *path, struct erro
 	if (!counters.under_way)
 		return 0;
 	return error_set(error, -EBUSY, path,
-		"%llu requests to it from before it was dropped have no answer yet; try again "
+		"%llu requests to it from before it was lost have no answer yet; try again "
 		"when they have",
 		(unsigned long long)counters.under_way);
 }
@@ -118,8 +121,9 @@ static int give_device(struct pool *pool, struct member *member, const char *pat
 static int open_again(struct pool *pool, struct member *member, const char *path,
 	const struct device_header *header, struct error *error)
 {
+	unsigned flags = pool_is_reader(pool) ? DEVICE_READ_ONLY : DEVICE_EXCLUSIVE;
 	struct device *device;
-	int rc = device_open(pool->engine, path, DEVICE_EXCLUSIVE, &device, error);
+	int rc = device_open(pool->engine, path, flags, &device, error);
 
 	if (rc)
 		return rc;
@@ -483,6 +487,37 @@ static int attach_path(struct pool *pool, const char *path,
 	return rc ? rc : end(pool, how(pool, path, &header, error));
 }
 
+/* Between two looks. What it may lack is in the label, which has been taken. */
+static int read_again(struct pool *pool, const char *path, struct error *error)
+{
+	struct device_header header;
+	struct member *member;
+	int rc = whose(pool, path, &header, error);
+
+	if (rc)
+		return rc;
+	member = &pool->devices[header.id];
+	if (!member_there(member)) {
+		rc = get_device(pool, member, path, &header, error);
+		if (!rc)
+			log_notice("pool %s: device %u (%s) is there again", pool->label.name,
+				header.id, path);
+	}
+	if (!rc)
+		atomic_store(&member->state, member_seen(member));
+	return rc;
+}
+
+static int attach_to_reader(struct pool *pool, const char *path, struct error *error)
+{
+	int rc;
+
+	follow_pause(pool);
+	rc = read_again(pool, path, error);
+	follow_go_on(pool);
+	return rc;
+}
+
 int pool_attach(struct pool *pool, const char *path, struct error *error)
 {
 	return attach_path(pool, path, attach_told, error);
@@ -490,7 +525,15 @@ int pool_attach(struct pool *pool, const char *path, struct error *error)
 
 int pool_attach_returned(struct pool *pool, const char *path, struct error *error)
 {
-	return attach_path(pool, path, attach_returned, error);
+	return pool_is_reader(pool) ? attach_to_reader(pool, path, error)
+				    : attach_path(pool, path, attach_returned, error);
+}
+
+static bool not_whole(const struct pool *pool, const struct member *member)
+{
+	if (pool_is_reader(pool))
+		return atomic_load(&member->state) == DEVICE_MISSING;
+	return !member_usable(member) || atomic_load(&member->suspect_before);
 }
 
 unsigned pool_not_whole(struct pool *pool)
@@ -498,8 +541,7 @@ unsigned pool_not_whole(struct pool *pool)
 	unsigned count = 0;
 
 	for (unsigned i = 0; i < pool->device_count; i++)
-		count += !member_usable(&pool->devices[i]) ||
-			 atomic_load(&pool->devices[i].suspect_before);
+		count += not_whole(pool, &pool->devices[i]);
 	return count;
 }
 

@@ -23,7 +23,7 @@
 #define TRIES 4u
 
 struct follow {
-	pthread_mutex_t turn; /* one look at a time */
+	pthread_mutex_t turn; /* one look at a time; no device is exchanged in it */
 	pthread_mutex_t lock; /* a leaf; the two below */
 	struct follow_wait *waits;
 	uint64_t next; /* engine_clock() of the next look */
@@ -336,15 +336,17 @@ static int take_table(struct pool *pool)
 /* --- a root ------------------------------------------------------------------------------------
  */
 
-/* Of a member whose label is new: another device may have its number now. */
-static enum device_state state_seen(const struct member *member)
+bool member_there(const struct member *member)
 {
-	bool there = member->device && device_present(member->device) &&
-		     !memcmp(member->header.uuid, member->label.uuid, sizeof(member->label.uuid));
+	return member->device && device_present(member->device) &&
+	       !memcmp(member->header.uuid, member->label.uuid, sizeof(member->label.uuid));
+}
 
+enum device_state member_seen(const struct member *member)
+{
 	if (member->label.state == DEVICE_DROPPED)
 		return DEVICE_DROPPED;
-	return there ? DEVICE_ACTIVE : DEVICE_MISSING;
+	return member_there(member) ? DEVICE_ACTIVE : DEVICE_MISSING;
 }
 
 static void take_label(struct pool *pool, const struct label *label)
@@ -359,7 +361,7 @@ static void take_label(struct pool *pool, const struct label *label)
 		member->label = label->devices[i];
 		atomic_store(&member->suspect_before,
 			label_device_suspect(&member->label) ? UINT64_MAX : 0);
-		atomic_store(&member->state, state_seen(member));
+		atomic_store(&member->state, member_seen(member));
 	}
 }
 
@@ -532,6 +534,19 @@ int follow_round(struct pool *pool)
 	now = follow->waits || engine_clock(pool->engine) >= follow->next;
 	pthread_mutex_unlock(&follow->lock);
 	return now ? pool_follow(pool) : 0;
+}
+
+/* --- devices that come back --------------------------------------------------------------------
+ */
+
+void follow_pause(struct pool *pool)
+{
+	pthread_mutex_lock(&pool->follow->turn);
+}
+
+void follow_go_on(struct pool *pool)
+{
+	pthread_mutex_unlock(&pool->follow->turn);
 }
 
 /* --- life --------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@
  * pool->table_lock, stream->lock, segment->lock, journal->lock, pool->slots_lock; pool->chores_lock
  * may be taken under all of them. None of these is held over I/O. Before all of them come those
  * that make one piece of work wait for another, which are held over all that it does:
- * pool->maintain_lock, pool->drop_lock, then journal->arrange_lock or pool->label_turn.
+ * pool->maintain_lock, pool->drop_lock, then journal->arrange_lock or pool->label_turn; a reader
+ * has follow->turn alone.
  */
 #ifndef MILLRACE_POOL_INTERNAL_H
 #define MILLRACE_POOL_INTERNAL_H
@@ -656,6 +657,14 @@ void follow_destroy(struct pool *pool);
 int follow_open(struct pool *pool);
 /* Looks when it is time, or when somebody waits. By maintenance. */
 int follow_round(struct pool *pool);
+/* There is no look from one to the other, which may be held over I/O: what a look goes by, members'
+ * devices and headers, may change. */
+void follow_pause(struct pool *pool);
+void follow_go_on(struct pool *pool);
+/* Of a reader's member, in a look or while there is none: whether it has the device that its label
+ * names, for another one may have its number now; and what state it has by that. */
+bool member_there(const struct member *member);
+enum device_state member_seen(const struct member *member);
 /* One takes the place of another one of the same id, whose slots are another's to give; either may
  * be NULL. `fresh` is segment_prepare()'s. */
 int segment_exchange(struct pool *pool, struct segment *old, struct segment *fresh);

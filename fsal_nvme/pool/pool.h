@@ -254,7 +254,8 @@ int pool_attach(struct pool *pool, const char *path, struct error *error);
 
 /* The same of one that is found again, without anybody's word: -EBUSY also where it was lost again
  * after that. Then it is to wait, for a minute, and twice as long each time, up to an hour.
- * pool_attach() does not wait, and forgets that. */
+ * pool_attach() does not wait, and forgets that. A reader opens what the newest label that it has
+ * seen calls a member, reads it from now on, and leaves none alone; nothing is written. */
 int pool_attach_returned(struct pool *pool, const char *path, struct error *error);
 
 /*
@@ -279,7 +280,7 @@ int pool_resilver(struct pool *pool, struct pool_resilver_report *report,
 	bool (*progress)(void *data, uint64_t done, uint64_t total), void *data,
 	struct error *error);
 
-/* Devices that are not in use, or lack something. */
+/* Devices that are not in use, or lack something; of a reader, those in use that it cannot read. */
 unsigned pool_not_whole(struct pool *pool);
 
 /*

@@ -479,6 +479,207 @@ static void each_request_fails(void **state)
 	}
 }
 
+/* --- devices that come back --------------------------------------------------------------------
+ */
+
+static void kill_device(unsigned i)
+{
+	sim_kill_device(world(), f.pool_fixture.names[i]);
+}
+
+static void revive_device(unsigned i)
+{
+	sim_revive_device(world(), f.pool_fixture.names[i]);
+}
+
+static int take_back(const char *path)
+{
+	struct error error = {0};
+
+	return pool_attach_returned(reader.pool, path, &error);
+}
+
+/* The owner's; what it holds is whole. */
+static void resilver(void)
+{
+	struct pool_resilver_report report;
+	struct error error = {0};
+
+	assert_int_equal(pool_resilver(f.pool, &report, NULL, NULL, &error), 0);
+	assert_true(report.whole && report.devices == 1);
+	assert_int_equal(pool_checkpoint(f.pool), 0);
+}
+
+static void follow(void)
+{
+	assert_int_equal(pool_follow(reader.pool), 0);
+}
+
+static bool is_suspect(unsigned i)
+{
+	struct pool_status *status = malloc(sizeof(*status));
+	bool suspect;
+
+	pool_status(reader.pool, status);
+	suspect = status->devices[i].suspect;
+	free(status);
+	return suspect;
+}
+
+/* Two are lost besides; what is on the device makes up for them. */
+static void must_be_read_from(unsigned device)
+{
+	for (unsigned i = 0; i < FIXTURE_DEVICES; i++) {
+		for (unsigned j = i + 1; j < FIXTURE_DEVICES; j++) {
+			if (i == device || j == device)
+				continue;
+			kill_device(i);
+			kill_device(j);
+			assert_int_equal(read_by_name("set", 1), 0);
+			assert_int_equal(read_by_name("more", 40), 0);
+			revive_device(i);
+			revive_device(j);
+		}
+	}
+}
+
+/* The owner drops it; the reader begins without it, or not. */
+static void lose_device(unsigned i, bool before)
+{
+	make_dataset("set", 1);
+	assert_int_equal(pool_checkpoint(f.pool), 0);
+	if (!before)
+		open_reader();
+	kill_device(i);
+	make_dataset("more", 40);
+	assert_int_equal(pool_maintain(f.pool), 0);
+	assert_int_equal(pool_checkpoint(f.pool), 0);
+	if (before)
+		open_reader();
+	follow();
+	assert_int_equal(pool_not_whole(f.pool), 1);
+	assert_int_equal(pool_not_whole(reader.pool), 0); /* nobody may use it */
+}
+
+static void what_was_away_is_taken_back(void **state)
+{
+	struct error error = {0};
+
+	lose_device(2, true);
+	revive_device(2);
+	assert_int_equal(pool_attach(f.pool, "d2", &error), 0);
+	follow();
+	assert_int_equal(pool_not_whole(reader.pool), 1);
+	assert_int_equal(take_back("d2"), 0);
+	assert_int_equal(pool_not_whole(reader.pool), 0);
+	assert_true(is_suspect(2));
+	resilver();
+	kill_device(4);
+	kill_device(5);
+	follow();
+	assert_int_equal(pool_not_whole(reader.pool), 2);
+	revive_device(4);
+	revive_device(5);
+	follow();
+	assert_false(is_suspect(2));
+	must_be_read_from(2);
+	close_reader();
+}
+
+/* It is not dropped: the reader alone was without it. */
+static void what_only_the_reader_lost(void **state)
+{
+	make_dataset("set", 1);
+	make_dataset("more", 40);
+	assert_int_equal(pool_checkpoint(f.pool), 0);
+	kill_device(2);
+	open_reader();
+	revive_device(2);
+	assert_int_equal(pool_not_whole(f.pool), 0);
+	assert_int_equal(pool_not_whole(reader.pool), 1);
+	kill_device(0);
+	kill_device(1);
+	assert_int_equal(read_by_name("set", 1), -EIO);
+	revive_device(0);
+	revive_device(1);
+	for (uint64_t n = 1; pool_not_whole(reader.pool); n++) {
+		sim_fail_nth(reader.engine, n, -EIO);
+		take_back("d2");
+		sim_fail_nth(reader.engine, 0, 0);
+		assert_true(n < 10);
+	}
+	must_be_read_from(2);
+	close_reader();
+}
+
+/* Its way to the devices: no handle of before is good any more, and no look ends well. */
+static void all_are_pulled_and_put_back(void **state)
+{
+	make_dataset("set", 1);
+	make_dataset("more", 40);
+	assert_int_equal(pool_checkpoint(f.pool), 0);
+	open_reader();
+	sim_cut_host(reader.engine);
+	sim_reconnect(reader.engine);
+	follow();
+	assert_int_equal(pool_not_whole(reader.pool), FIXTURE_DEVICES);
+	assert_int_equal(pool_follow(reader.pool), -EIO);
+	for (unsigned i = 0; i < FIXTURE_DEVICES; i++)
+		assert_int_equal(take_back(f.pool_fixture.names[i]), 0);
+	assert_int_equal(pool_not_whole(reader.pool), 0);
+	follow();
+	must_be_read_from(0);
+	close_reader();
+}
+
+static void what_has_taken_its_place(void **state)
+{
+	struct error error = {0};
+
+	lose_device(3, false);
+	assert_int_equal(sim_add_device(world(), "d6", 32u << 20), 0);
+	assert_int_equal(sim_add_device(world(), "other", 32u << 20), 0);
+	assert_int_equal(take_back("d6"), -ENODEV);
+	assert_int_equal(pool_replace(f.pool, 3, "d6", false, &error), 0);
+	assert_int_equal(take_back("d6"), -ENODEV); /* no label that it has seen says so */
+	resilver();
+	revive_device(3);
+	follow();
+	assert_int_equal(pool_not_whole(reader.pool), 1);
+	assert_int_equal(take_back("d3"), -ENODEV);
+	assert_int_equal(take_back("other"), -ENODEV);
+	assert_int_equal(take_back("none"), -ENOENT);
+	assert_int_equal(pool_not_whole(reader.pool), 1);
+	assert_int_equal(take_back("d6"), 0);
+	assert_int_equal(pool_not_whole(reader.pool), 0);
+	must_be_read_from(3);
+	close_reader();
+}
+
+static void what_is_in_use_stays(void **state)
+{
+	struct pool_device_io before[POOL_DEVICES_MAX], after[POOL_DEVICES_MAX];
+	struct error error = {0};
+
+	make_dataset("set", 1);
+	assert_int_equal(pool_checkpoint(f.pool), 0);
+	open_reader();
+	assert_int_equal(read_by_name("set", 1), 0);
+	pool_device_io(reader.pool, before);
+	for (unsigned i = 0; i < FIXTURE_DEVICES; i++)
+		assert_int_equal(take_back(f.pool_fixture.names[i]), 0);
+	pool_device_io(reader.pool, after);
+	for (unsigned i = 0; i < FIXTURE_DEVICES; i++)
+		assert_int_equal(
+			after[i].counters.of[IO_READ].done, before[i].counters.of[IO_READ].done);
+	assert_int_equal(pool_attach(reader.pool, "d0", &error), 0);
+	kill_device(0);
+	follow();
+	revive_device(0);
+	assert_int_equal(pool_attach(reader.pool, "d0", &error), -EROFS);
+	close_reader();
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start_tank, end_tank)
 
 int main(void)
@@ -495,6 +696,11 @@ int main(void)
 		TEST(nothing_is_mended),
 		TEST(roots_that_come_while_it_looks),
 		TEST(each_request_fails),
+		TEST(what_was_away_is_taken_back),
+		TEST(what_only_the_reader_lost),
+		TEST(all_are_pulled_and_put_back),
+		TEST(what_has_taken_its_place),
+		TEST(what_is_in_use_stays),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
