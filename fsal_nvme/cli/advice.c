@@ -84,6 +84,12 @@ static void advise_device(struct advice *a, const struct pool_device_status *d)
 			d->domain, a->status->unreadable);
 		next(a, "look at `dmesg`, cables and the drive before the pool is written to: "
 			"without it, it lacks something");
+	} else if (d->state == DEVICE_MISSING && a->status->reader) {
+		what(a, "device %u (domain %s) is missing", d->id, d->domain);
+		next(a,
+			"when it is there again, `millrace pool attach %s --reader --returned` has "
+			"this host's reader read it",
+			a->pool);
 	} else if (d->state == DEVICE_MISSING) {
 		what(a, "device %u (domain %s) is missing", d->id, d->domain);
 		next(a,

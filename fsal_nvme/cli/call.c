@@ -251,11 +251,13 @@ void changes_end(void)
 /* Before it begins, so that it says why and not which of its steps failed. */
 static int check_writable(struct verb_call *call)
 {
-	bool writes = !(call->verb->flags & VERB_LOOKS) && strcmp(call->verb->noun, "serve");
+	bool reader = pool_is_reader(call->pool);
+	bool writes = !(call->verb->flags & VERB_LOOKS) && strcmp(call->verb->noun, "serve") &&
+		      !(reader && call_flag(call, "returned"));
 
 	if (!writes || !pool_is_read_only(call->pool) || pool_failure(call->pool))
 		return 0;
-	if (pool_is_reader(call->pool))
+	if (reader)
 		return error_set(call->error, -EROFS, pool_name(call->pool),
 			"its reader changes nothing: ask the host that has the pool");
 	return error_set(call->error, -EROFS, pool_name(call->pool),

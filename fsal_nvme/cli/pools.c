@@ -588,14 +588,25 @@ static int ask_server(struct command *c, const char *name)
 	return rc ? rc : client_call(c, fd, name, c->verb, c->args, c->result, &c->error);
 }
 
-/* Devices are looked for where the server says that some are away, or not whole. */
-static int attach_returned(struct command *c, const char *name)
+static int check_returned(struct command *c)
 {
-	int rc, saved = 0;
-
 	if (json_object_get(c->args, "device"))
 		return error_set(&c->error, -EINVAL, "returned",
 			"it is about all that is found, and goes without DEVICE");
+	if (c->reader && json_object_get(c->args, "rebooted"))
+		return error_set(&c->error, -EINVAL, "rebooted",
+			"who may still write is nothing to a reader: --reader goes without "
+			"--rebooted");
+	return 0;
+}
+
+/* Devices are looked for where the server says that some are away, or not whole. */
+static int attach_returned(struct command *c, const char *name)
+{
+	int rc = check_returned(c), saved = 0;
+
+	if (rc)
+		return rc;
 	rc = ask_server(c, name);
 	if (rc || !json_integer_value(json_object_get(c->result, "not_whole")))
 		return rc;
@@ -612,8 +623,13 @@ int command_pool_attach(struct command *c)
 	char name[POOL_NAME_MAX + 1];
 	int rc = object_split(pool_argument(c), name, NULL, &c->error);
 
+	c->reader = json_object_get(c->args, "reader");
 	if (!rc && json_object_get(c->args, "returned"))
 		return attach_returned(c, name);
+	if (!rc && c->reader)
+		rc = error_set(&c->error, -EINVAL, "reader",
+			"a reader takes back what is found, and makes nothing whole: --reader goes "
+			"with --returned");
 	if (!rc && !json_object_get(c->args, "device"))
 		rc = find_devices(c, name);
 	return rc ? rc : run_and_remember(c, name, json_incref(json_object_get(c->args, "device")));

@@ -79,6 +79,8 @@ static const struct parameter pool_attach_args[] = {POOL,
 		"only these; all that are found, without"},
 	{"returned", VALUE_FLAG, 0, 0, 0, NULL,
 		"what is found, unless it comes and goes: for a cluster to say, again and again"},
+	{"reader", VALUE_FLAG, 0, 0, 0, NULL,
+		"with --returned: this host's reader reads again what is found"},
 	REBOOTED, END};
 static const struct parameter pool_replace_args[] = {POOL,
 	{"device", VALUE_TEXT, NEEDED_PLACE, 0, 0, "DEVICE",

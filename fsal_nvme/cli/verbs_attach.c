@@ -170,18 +170,36 @@ static int make_found_whole(struct verb_call *call)
 	return judge(call, &report);
 }
 
+/* To a reader; `count` were away. */
+static int read_found(struct verb_call *call, unsigned count)
+{
+	int rc = attach_found(call);
+	unsigned left = pool_not_whole(call->pool);
+	char text[80] = "None has come back that can be taken now.";
+
+	if (left < count)
+		snprintf(text, sizeof(text), "Taken back: %u of %u that were away.", count - left,
+			count);
+	put_text(call->result, "message", text);
+	return rc;
+}
+
 /* Without devices: whether it is worth while to look for some. */
 static int attach_what_returned(struct verb_call *call)
 {
 	unsigned count = pool_not_whole(call->pool);
+	bool reader = pool_is_reader(call->pool);
 	struct error error = {0};
 	int attached, rc;
 
 	put_integer(call->result, "not_whole", count);
 	if (!count)
-		put_text(call->result, "message", "All devices are whole.");
+		put_text(call->result, "message",
+			reader ? "No device is away." : "All devices are whole.");
 	if (!count || !json_object_get(call->args, "device"))
 		return 0;
+	if (reader)
+		return read_found(call, count);
 	rc = let_go(call, &error);
 	if (rc)
 		return take_error(call, rc, &error);

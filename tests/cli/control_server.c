@@ -99,12 +99,13 @@ static int fail(const char *what, const struct error *error)
 
 static int open_exports(struct server *server, struct error *error)
 {
+	bool reader = pool_is_reader(server->pool);
 	struct volume_row row;
 	struct txn *view;
 	int rc = view_begin(pool_env(server->pool), &view);
 
 	for (uint32_t id = 1; !rc && !volume_row_next(view, id, &row); id = row.id + 1)
-		if (!row.destroying && (row.sealed || row.kind == VOLUME_SHARE))
+		if (!row.destroying && (row.sealed || (row.kind == VOLUME_SHARE && !reader)))
 			rc = added(server, &row, error);
 	if (view)
 		txn_abort(view);
@@ -134,7 +135,7 @@ static int serve(struct server *server, const char *run_dir, const char *name)
 		rc = control_path(run_dir, name, path, sizeof(path));
 	if (!rc)
 		rc = control_start(&options, &control, &error);
-	if (!rc)
+	if (!rc && !pool_is_reader(server->pool))
 		rc = compaction_start(server->pool, server->volumes, &error);
 	if (rc)
 		return fail("start", &error);
@@ -167,6 +168,7 @@ static int run(const char *text)
 		return error_set(&error, 2, "", "the configuration is not complete");
 	for (char *path; (path = strsep(&rest, ":"));)
 		paths[options.path_count++] = path;
+	options.reader = strstr(text, "\treader = true;\n");
 	boot_id_read(options.boot_id);
 	rc = host_lock(run_dir, pool, 10, &lock, &error);
 	if (!rc)

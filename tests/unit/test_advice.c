@@ -78,6 +78,16 @@ static void a_missing_device(void **state)
 	says(1, "device 3 (domain host1) is missing", "`millrace pool import tank`");
 }
 
+static void one_that_a_reader_misses(void **state)
+{
+	status.reader = true;
+	status.devices[3].state = DEVICE_MISSING;
+	status.devices[3].path[0] = 0;
+	advise(2);
+	says(1, "device 3 (domain host1) is missing",
+		"`millrace pool attach tank --reader --returned`");
+}
+
 static void a_dropped_device(void **state)
 {
 	status.devices[0].state = DEVICE_DROPPED;
@@ -197,6 +207,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(nothing_is_wrong, sound, forget),
 		cmocka_unit_test_setup_teardown(a_missing_device, sound, forget),
+		cmocka_unit_test_setup_teardown(one_that_a_reader_misses, sound, forget),
 		cmocka_unit_test_setup_teardown(a_dropped_device, sound, forget),
 		cmocka_unit_test_setup_teardown(one_that_is_not_whole, sound, forget),
 		cmocka_unit_test_setup_teardown(fewer_than_a_segment_wants, sound, forget),
