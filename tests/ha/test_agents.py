@@ -130,6 +130,25 @@ def test_a_server_takes_back_what_has_returned(make_agent, pool, cluster, tmp_pa
     assert not record.exists()
 
 
+def test_a_reader_takes_back_what_has_returned(make_agent, pool, cluster, tmp_path):
+    reader, record = make_agent('reader'), tmp_path / 'millrace-tank@reader.returned'
+
+    def says(text):
+        return reader.run('monitor', **IN_A_CLUSTER) == SUCCESS and record.exists() and text in record.read_text()
+
+    assert reader.run('start', **IN_A_CLUSTER) == SUCCESS
+    assert not record.exists()
+    os.rename(pool.devices[2], f'{pool.devices[2]}.away')
+    wait_until(lambda: says('None has come back'), 60, 'it has looked')
+    find(pool, 2)
+    wait_until(lambda: says('Taken back: 1 of 1'), 60, 'it says so')
+    assert all(whole(pool))
+    record.unlink()
+    assert reader.run('monitor', **IN_A_CLUSTER) == SUCCESS
+    assert reader.run('stop') == SUCCESS
+    assert not record.exists()
+
+
 def test_outside_of_a_cluster_nobody_is_told(make_agent, pool, cluster):
     server = make_agent('server')
     assert server.run('start') == SUCCESS
