@@ -29,6 +29,36 @@ static int split_boot(
 	return 0;
 }
 
+/* Hosts of one name: that one runs under a boot says nothing of the other. */
+static int refuse_namesake(const json_t *list, size_t before, const char *host,
+	const uint8_t boot[16], struct error *error)
+{
+	char other[HOST_MAX + 1];
+	uint8_t others[16];
+
+	for (size_t i = 0; i < before; i++) {
+		int rc = split_boot(
+			json_string_value(json_array_get(list, i)), other, others, error);
+
+		if (rc)
+			return rc;
+		if (!strcmp(host, other) && memcmp(boot, others, sizeof(others)))
+			return error_set(error, -EINVAL, host,
+				"two boots of it are told: hosts of the same name cannot be told "
+				"apart, and neither of them may be taken for dead");
+	}
+	return 0;
+}
+
+static int check_boot(const json_t *list, size_t i, struct error *error)
+{
+	char host[HOST_MAX + 1];
+	uint8_t boot[16];
+	int rc = split_boot(json_string_value(json_array_get(list, i)), host, boot, error);
+
+	return rc ? rc : refuse_namesake(list, i, host, boot, error);
+}
+
 /* All of them are checked before the first is used. */
 static int let_go(struct verb_call *call, struct error *error)
 {
@@ -38,8 +68,8 @@ static int let_go(struct verb_call *call, struct error *error)
 	int rc = 0;
 	size_t i;
 
-	json_array_foreach(list, i, each) rc =
-		rc ? rc : split_boot(json_string_value(each), host, boot, error);
+	for (i = 0; !rc && i < json_array_size(list); i++)
+		rc = check_boot(list, i, error);
 	json_array_foreach(list, i, each)
 	{
 		if (!rc)
@@ -158,7 +188,7 @@ static int make_found_whole(struct verb_call *call)
 {
 	struct pool_resilver_report report;
 	struct error error = {0};
-	int rc = pool_resilver(call->pool, &report, resilver_progress, call, &error);
+	int rc = pool_resilver_returned(call->pool, &report, resilver_progress, call, &error);
 
 	if (rc)
 		return take_error(call, rc, &error);

@@ -261,6 +261,7 @@ static int join(struct pool *pool, struct member *member, const char *path, stru
 	pthread_mutex_unlock(&pool->drop_lock);
 	if (!rc)
 		journal_spread(pool);
+	pool->resilvered = (struct attempt){0}; /* it may be what the others lacked */
 	return rc ? error_set(error, rc, path, "it cannot be attached: %s", strerror(-rc)) : 0;
 }
 
@@ -372,7 +373,7 @@ static int replace(
 		return rc;
 	if (!force)
 		rc = device_check_unused(pool->engine, device, path, error);
-	member->returned = (struct member_return){0};
+	member->returned = (struct attempt){0};
 	if (!rc)
 		return put_in_place(pool, member, path, device, error);
 	device_close(device);
@@ -434,42 +435,43 @@ static int end(struct pool *pool, int rc)
 static int attach_told(struct pool *pool, const char *path, const struct device_header *header,
 	struct error *error)
 {
-	pool->devices[header->id].returned = (struct member_return){0};
+	pool->devices[header->id].returned = (struct attempt){0};
 	return attach(pool, path, header, error);
 }
 
-/* So that one that comes and goes does not bring a resilver after the other. */
-static int check_pause(
-	struct pool *pool, struct member_return *r, const char *path, struct error *error)
+/* So that one that comes and goes does not bring a resilver after the other, nor one that cannot
+ * be made whole. */
+bool attempt_waits(struct pool *pool, struct attempt *a, const char *object, const char *why,
+	struct error *error)
 {
 	uint64_t now = engine_clock(pool->engine);
 
-	if (r->taken) {
-		r->taken = false;
-		r->pause = r->pause ? 2 * r->pause : PAUSE_FIRST;
-		if (r->pause > PAUSE_MOST)
-			r->pause = PAUSE_MOST;
-		r->until = now + r->pause;
+	if (a->made) {
+		a->made = false;
+		a->pause = a->pause ? 2 * a->pause : PAUSE_FIRST;
+		if (a->pause > PAUSE_MOST)
+			a->pause = PAUSE_MOST;
+		a->until = now + a->pause;
 	}
-	if (now >= r->until)
-		return 0;
-	return error_set(error, -EBUSY, path,
-		"it came back before, and was lost again: it is left alone for %llu min; "
-		"`millrace pool attach %s` takes it at once",
-		(unsigned long long)(r->pause / PAUSE_FIRST), pool->label.name);
+	if (now >= a->until)
+		return false;
+	error_set(error, -EBUSY, object,
+		"%s: it is left alone for %llu min; `millrace pool attach %s` takes it at once",
+		why, (unsigned long long)(a->pause / PAUSE_FIRST), pool->label.name);
+	return true;
 }
 
 /* One that is there and fails is lost again, too; one that is busy is not. */
 static int attach_returned(struct pool *pool, const char *path, const struct device_header *header,
 	struct error *error)
 {
-	struct member_return *r = &pool->devices[header->id].returned;
-	int rc = check_pause(pool, r, path, error);
+	struct attempt *a = &pool->devices[header->id].returned;
+	int rc;
 
-	if (rc)
-		return rc;
+	if (attempt_waits(pool, a, path, "it came back before, and was lost again", error))
+		return -EBUSY;
 	rc = attach(pool, path, header, error);
-	r->taken = rc != -EBUSY;
+	a->made = rc != -EBUSY;
 	return rc;
 }
 

@@ -11,7 +11,8 @@
  * Locks, in the order in which they may be taken: a volume environment's write transaction, the
  * pool environment's write transaction (which also guards slots, segment states and rows),
  * pool->table_lock, stream->lock, segment->lock, journal->lock, pool->slots_lock; pool->chores_lock
- * may be taken under all of them. None of these is held over I/O. Before all of them come those
+ * may be taken under all of them, pool->label_lock under all but journal->lock and those behind it.
+ * None of these is held over I/O. Before all of them come those
  * that make one piece of work wait for another, which are held over all that it does:
  * pool->maintain_lock, pool->drop_lock, then journal->arrange_lock or pool->label_turn; a reader
  * has follow->turn alone.
@@ -53,14 +54,17 @@ enum {
 /* --- devices ------------------------------------------------------------------------------------
  */
 
-/* One member of the pool; pool->devices[id], for all ids < pool->device_count. */
-/* How often a member was lost that had been taken back by itself (attach.c); whose turn
- * pool->resilvering is. */
-struct member_return {
-	bool taken; /* when it was last attached */
-	uint64_t pause, until; /* ns, doubled by each such loss; engine_clock() */
+/* What is done by itself and came to nothing: a member that was taken back and lost again, a
+ * resilver that made none whole (attach.c). Whose turn pool->resilvering is. */
+struct attempt {
+	bool made; /* and nobody has looked since at what came of it */
+	uint64_t pause, until; /* ns, doubled each time; engine_clock() */
 };
+/* Whether it is to wait, and error says for how long. `made` is taken for in vain. */
+bool attempt_waits(struct pool *pool, struct attempt *attempt, const char *object, const char *why,
+	struct error *error);
 
+/* One member of the pool; pool->devices[id], for all ids < pool->device_count. */
 struct member {
 	struct device *_Atomic device; /* NULL when it is missing; another once it is back */
 	_Atomic int state; /* enum device_state; ACTIVE is the only one that is read or written */
@@ -81,7 +85,7 @@ struct member {
 				    began that showed none; 0: never */
 	_Atomic uint64_t read_errors, write_errors, checksum_errors, repaired, late_reads;
 	_Atomic unsigned stalled; /* answers that it owes and that are late (hedge.h) */
-	struct member_return returned;
+	struct attempt returned;
 };
 
 static inline bool member_usable(const struct member *member)
@@ -786,6 +790,7 @@ struct pool {
 	/* ... or a device is being attached, or label.others changed: one at a time */
 	atomic_bool resilvering;
 	struct retired *retired; /* whose turn that is */
+	struct attempt resilvered; /* so is this */
 	bool resilvered_late; /* an earlier owner may be at it; constant since the opening */
 
 	_Atomic uint64_t row_bytes; /* memory of rows in use */

@@ -280,6 +280,12 @@ int pool_resilver(struct pool *pool, struct pool_resilver_report *report,
 	bool (*progress)(void *data, uint64_t done, uint64_t total), void *data,
 	struct error *error);
 
+/* The same without anybody's word: -EBUSY also where one before could not make all whole, and no
+ * device was attached since. Then it is to wait, as pool_attach_returned() does. */
+int pool_resilver_returned(struct pool *pool, struct pool_resilver_report *report,
+	bool (*progress)(void *data, uint64_t done, uint64_t total), void *data,
+	struct error *error);
+
 /* Devices that are not in use, or lack something; of a reader, those in use that it cannot read. */
 unsigned pool_not_whole(struct pool *pool);
 

@@ -250,49 +250,66 @@ static void let_go(struct pool *pool, struct segment *s)
 		leave_behind(s);
 }
 
-static int let_all_go(struct pool *pool)
+static void put_all(struct segment **list, unsigned count)
 {
-	struct segment **list;
-	unsigned count;
-	int rc = segment_list(pool, &list, &count);
-
-	if (rc)
-		return rc;
-	for (unsigned i = 0; i < count; i++) {
-		let_go(pool, list[i]);
+	for (unsigned i = 0; i < count; i++)
 		segment_put(list[i]);
-	}
 	free(list);
-	return 0;
 }
 
 /* The label first, as in a claim. Where it cannot be written they stay. */
+static int write_forgotten(struct pool *pool, const struct label_owner *others, uint8_t count)
+{
+	struct label *label = &pool->label;
+	int rc = label_write(pool);
+
+	if (!rc)
+		return 0;
+	pthread_mutex_lock(&pool->label_lock);
+	memcpy(label->others, others, sizeof(label->others));
+	label->other_count = count;
+	pthread_mutex_unlock(&pool->label_lock);
+	return rc;
+}
+
+static bool any_others(struct pool *pool)
+{
+	bool any;
+
+	pthread_mutex_lock(&pool->label_lock);
+	any = pool->label.other_count;
+	pthread_mutex_unlock(&pool->label_lock);
+	return any;
+}
+
+/* Behind the label nothing fails: nobody would come back to what was not let go. Segments that are
+ * made meanwhile are of this epoch. */
 static int forget_boots(struct pool *pool, const char *host, const uint8_t boot[16])
 {
 	struct label *label = &pool->label;
 	struct label_owner others[OWNERS_MAX];
+	struct segment **list;
+	unsigned segments;
 	uint8_t count;
 	bool any;
-	int rc;
+	int rc = any_others(pool) ? segment_list(pool, &list, &segments) : -ENOENT;
 
+	if (rc)
+		return rc == -ENOENT ? 0 : rc;
 	pthread_mutex_lock(&pool->label_lock);
 	memcpy(others, label->others, sizeof(others));
 	count = label->other_count;
 	any = owners_forget_boots(label, host, boot);
 	pthread_mutex_unlock(&pool->label_lock);
-	if (!any)
-		return 0;
-	rc = label_write(pool);
-	if (!rc) {
+	rc = any ? write_forgotten(pool, others, count) : 0;
+	if (any && !rc) {
 		log_notice("pool %s: host %s has booted since it had it, and writes no more",
 			label->name, host);
 		recover_note_owners(pool);
-		return let_all_go(pool);
+		for (unsigned i = 0; i < segments; i++)
+			let_go(pool, list[i]);
 	}
-	pthread_mutex_lock(&pool->label_lock);
-	memcpy(label->others, others, sizeof(others));
-	label->other_count = count;
-	pthread_mutex_unlock(&pool->label_lock);
+	put_all(list, segments);
 	return rc;
 }
 

@@ -551,20 +551,41 @@ static int run(struct resilver *r)
 	return r->members ? resilver(r) : 0;
 }
 
-int pool_resilver(struct pool *pool, struct pool_resilver_report *report,
-	bool (*progress)(void *data, uint64_t done, uint64_t total), void *data,
-	struct error *error)
+static int run_told(struct resilver *r, struct error *error)
 {
-	struct resilver r = {.pool = pool, .report = report, .progress = progress, .data = data};
+	r->pool->resilvered = (struct attempt){0};
+	return run(r);
+}
+
+/* One that was ended is no attempt: it goes on when it may. */
+static int run_again(struct resilver *r, struct error *error)
+{
+	struct pool *pool = r->pool;
+	struct attempt *a = &pool->resilvered;
 	int rc;
 
-	memset(report, 0, sizeof(*report));
+	if (!suspects(pool))
+		return run(r);
+	if (attempt_waits(pool, a, pool->label.name, "not all of it could be made whole", error))
+		return -EBUSY;
+	rc = run(r);
+	a->made = rc != -EINTR && !r->report->whole;
+	return rc;
+}
+
+static int resilver_as(struct resilver *r, int (*how)(struct resilver *r, struct error *error),
+	struct error *error)
+{
+	struct pool *pool = r->pool;
+	int rc;
+
+	memset(r->report, 0, sizeof(*r->report));
 	if (atomic_exchange(&pool->resilvering, true))
 		return error_set(error, -EBUSY, pool->label.name,
 			"its devices are being resilvered already");
 	rc = refuse_for_others(pool, error);
 	if (!rc)
-		rc = run(&r);
+		rc = how(r, error);
 	atomic_store(&pool->resilvering, false);
 	if (rc == -EINTR)
 		return error_set(error, rc, pool->label.name,
@@ -572,4 +593,22 @@ int pool_resilver(struct pool *pool, struct pool_resilver_report *report,
 	return rc ? error_set(error, rc, pool->label.name,
 			    "its devices could not be resilvered: %s", strerror(-rc))
 		  : 0;
+}
+
+int pool_resilver(struct pool *pool, struct pool_resilver_report *report,
+	bool (*progress)(void *data, uint64_t done, uint64_t total), void *data,
+	struct error *error)
+{
+	struct resilver r = {.pool = pool, .report = report, .progress = progress, .data = data};
+
+	return resilver_as(&r, run_told, error);
+}
+
+int pool_resilver_returned(struct pool *pool, struct pool_resilver_report *report,
+	bool (*progress)(void *data, uint64_t done, uint64_t total), void *data,
+	struct error *error)
+{
+	struct resilver r = {.pool = pool, .report = report, .progress = progress, .data = data};
+
+	return resilver_as(&r, run_again, error);
 }

@@ -154,6 +154,13 @@ def test_replaced_when_its_owner_has_booted_since(taken):
     assert devices(taken)[1]['path'] == spare
 
 
+def test_two_hosts_of_one_name(taken):
+    """One of them runs under the very boot that had the pool."""
+    words = ('pool', 'attach', 'tank', '--host', 'beta', '--rebooted', this_boot(), '--rebooted', another_boot())
+    assert 'same name' in taken.fails(USAGE, *words)['message']
+    assert states(taken)[1] == 'dropped'
+
+
 BOOT = '01234567-89ab-4def-8123-456789abcdef'
 
 

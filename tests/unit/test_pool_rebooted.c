@@ -8,7 +8,8 @@
 #include <stdlib.h>
 
 #include "device/engine.h"
-#include "pool/internal.h"
+#include "failing_malloc.h"
+#include "pool/read.h"
 #include "pool_files.h"
 
 #define DEVICE_SIZE (3u << 20)
@@ -252,6 +253,28 @@ static void nobody(void **state)
 	end();
 }
 
+/* Nothing is kept for it that no later try would free. */
+static void all_or_nobody_where_memory_runs_out(void **state)
+{
+	bool failed = true;
+
+	if (!COUNTS_ALLOCATIONS)
+		skip();
+	for (uint64_t n = 1; failed; n++) {
+		fail_over(11, first_boot);
+		fail_allocation = n;
+		rebooted("alpha", second_boot);
+		failed = !fail_allocation;
+		fail_allocation = 0;
+		assert_int_equal(rebooted("alpha", second_boot), 0);
+		assert_int_equal(pool->label.other_count, 0);
+		assert_int_equal(pool_maintain(pool), 0);
+		assert_int_equal(frozen(), 0);
+		must_have_all_files();
+		end();
+	}
+}
+
 /* --- the power is cut ------------------------------------------------------------------------- */
 
 static bool let_go_and_attach(void)
@@ -417,6 +440,87 @@ static void one_that_fails_at_once_waits_too(void **state)
 	end();
 }
 
+/* A closed segment of data, and which of its chunks device 3 has. */
+static struct segment *one_on_d3(unsigned *chunk)
+{
+	struct segment **list, *found = NULL;
+	unsigned count;
+
+	assert_int_equal(segment_list(pool, &list, &count), 0);
+	for (unsigned i = 0; i < count; i++) {
+		struct segment *s = list[i];
+
+		for (unsigned c = 0; !found && s->row.state == SEGMENT_CLOSED &&
+				     s->row.purpose == PURPOSE_DATA && c < segment_width(s);
+			c++) {
+			if (s->row.chunks[c].device != 3)
+				continue;
+			found = s;
+			*chunk = c;
+		}
+		if (found != s)
+			segment_put(s);
+	}
+	free(list);
+	assert_non_null(found);
+	return found;
+}
+
+/* A block of it and those that it could be rebuilt from rot, but as many as that takes less one. */
+static void lose_a_block(void)
+{
+	unsigned chunk = 0;
+	struct segment *s = one_on_d3(&chunk);
+
+	sim_settle(f.world);
+	for (unsigned i = 0; i < 3; i++) {
+		unsigned c = (chunk + i) % segment_width(s);
+
+		sim_rot(f.world, f.names[s->row.chunks[c].device],
+			segment_block_offset(pool, s, c, 0), BLOCK_SIZE, 1 + i);
+	}
+	segment_put(s);
+}
+
+static int resilver_again(struct pool_resilver_report *report)
+{
+	struct error error = {0};
+
+	return pool_resilver_returned(pool, report, NULL, NULL, &error);
+}
+
+static void what_cannot_be_made_whole_is_not_read_all_the_time(void **state)
+{
+	static const unsigned minutes[] = {1, 2, 4};
+	struct pool_resilver_report report;
+
+	fixture_make(&f, 6, 4, 2, DEVICE_SIZE, 12);
+	begin_files(6);
+	lose_it();
+	lose_a_block();
+	assert_int_equal(come_back(), 0);
+	for (unsigned i = 0; i < sizeof(minutes) / sizeof(minutes[0]); i++) {
+		assert_int_equal(resilver_again(&report), 0);
+		assert_true(report.blocks > 0 && report.lost_blocks > 0 && !report.whole);
+		assert_int_equal(resilver_again(&report), -EBUSY);
+		engine_sleep(f.engine, (minutes[i] * 60 - 1) * SECOND);
+		assert_int_equal(resilver_again(&report), -EBUSY);
+		engine_sleep(f.engine, SECOND);
+	}
+	assert_int_equal(resilver_again(&report), 0);
+	assert_int_equal(resilver_again(&report), -EBUSY);
+	assert_int_equal(resilver(&report), 0); /* by an admin */
+	assert_int_equal(resilver_again(&report), 0);
+	assert_int_equal(resilver_again(&report), -EBUSY);
+	sim_fail_device_writes(f.world, "d5", -EIO);
+	add_files(1);
+	sim_fail_device_writes(f.world, "d5", 0);
+	assert_int_equal(pool_attach_returned(pool, "d5", NULL), 0);
+	assert_int_equal(resilver_again(&report), 0); /* that one may have had it */
+	assert_int_equal(report.devices, 2);
+	end();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -425,10 +529,12 @@ int main(void)
 		cmocka_unit_test(not_of_a_boot_that_no_label_tells),
 		cmocka_unit_test(one_of_two),
 		cmocka_unit_test(nobody),
+		cmocka_unit_test(all_or_nobody_where_memory_runs_out),
 		cmocka_unit_test(with_power_cuts),
 		cmocka_unit_test(by_one_who_is_replaced),
 		cmocka_unit_test(one_that_comes_and_goes_waits_longer_each_time),
 		cmocka_unit_test(one_that_fails_at_once_waits_too),
+		cmocka_unit_test(what_cannot_be_made_whole_is_not_read_all_the_time),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
