@@ -99,6 +99,19 @@ def test_a_reader_tells_its_boot(make_agent, cluster):
     assert cluster.read_text().count(boot) == 1
 
 
+def test_a_node_that_has_just_booted_does_not_tell(make_agent, cluster, tmp_path, monkeypatch):
+    """What it had sent to drives before may not have arrived yet."""
+    uptime = tmp_path / 'uptime'
+    monkeypatch.setenv('MILLRACE_UPTIME', str(uptime))
+    uptime.write_text('119.99 1.00\n')
+    reader = make_agent('reader')
+    assert reader.run('start', **IN_A_CLUSTER) == SUCCESS
+    assert 'millrace-boot' not in cluster.read_text()
+    uptime.write_text('120.00 1.00\n')
+    assert reader.run('monitor', **IN_A_CLUSTER) == SUCCESS
+    assert 'millrace-boot' in cluster.read_text()
+
+
 def whole(pool):
     return [device['whole'] for device in pool.status()['devices']]
 
