@@ -3,10 +3,13 @@
  * Late writes: an owner is paused in the middle of an operation, another host takes the pool over,
  * at the second try when it dies in its first opening, and what the first had in flight reaches the
  * devices afterwards, a write at a time, at every step of what the second does. Nothing committed
- * may change, by either.
+ * may change, by either. A device may be missing when the second opens it; the first's host may
+ * boot meanwhile, which ends what it had in flight, and what was lost is made whole then. The
+ * second may be paused at that, too, and a third takes over.
  *
  *   late [--random N] [--seconds N] [--seed N]
  */
+#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +19,7 @@
 #include "operations.h"
 
 static uint64_t seed = 1;
-static unsigned long takeovers, stumbles, released;
+static unsigned long takeovers, stumbles, released, let_go_count, thirds, wholes;
 
 static void fail(
 	const struct sequence *first, uint64_t cut, const struct sequence *second, const char *why)
@@ -116,18 +119,174 @@ static void stumble(struct run *run, uint64_t *state)
 	sim_reconnect(run->engine);
 }
 
+/* What the owner before had in flight may have been a label, of a claim: a checkpoint writes it. */
+static const char *make_whole(struct run *run)
+{
+	struct pool_resilver_report report;
+	struct pool_check_report checked;
+	struct error error = {0};
+
+	for (unsigned i = 0; i < geometry.devices; i++)
+		if (pool_attach(run->pool, device_paths[i], &error))
+			return "a device cannot be attached";
+	if (pool_resilver(run->pool, &report, NULL, NULL, &error))
+		return "no resilver";
+	if (!report.whole || report.lost_blocks)
+		return "it is not whole";
+	if (pool_check(run->pool, false, &checked, NULL, NULL, NULL))
+		return "check fails";
+	if (checked.bad_blocks && (pool_checkpoint(run->pool) ||
+					  pool_check(run->pool, false, &checked, NULL, NULL, NULL)))
+		return "check fails";
+	if (checked.bad_blocks || checked.missing_chunks) {
+		return "what is whole is wrong";
+	}
+	wholes++;
+	return NULL;
+}
+
+/* Its host has booted: what is still on its way is gone with it. */
+static void let_first_go(struct run *run, const struct sequence *first, uint64_t cut,
+	const struct sequence *second, uint64_t *state)
+{
+	static const uint8_t boot[16] = {2};
+	static struct pool_status status;
+	struct error error = {0};
+
+	let_some_arrive(state, 5);
+	sim_drop_late(world);
+	if (pool_rebooted(run->pool, "alpha", boot, &error))
+		fail(first, cut, second, error.message);
+	pool_status(run->pool, &status);
+	if (status.other_owners[0])
+		fail(first, cut, second, "the first owner is not let go");
+	if (draw(state) % 2 && pool_maintain(run->pool))
+		fail(first, cut, second, "maintenance fails");
+	let_go_count++;
+	if (draw(state) % 4) {
+		const char *wrong = make_whole(run);
+
+		if (wrong)
+			fail(first, cut, second, wrong);
+	}
+}
+
+/* The second is paused while it lets the first go, or behind that, and a third takes over. */
+static void third_owner(struct run *b, struct model *model, const struct sequence *first,
+	uint64_t cut, const struct sequence *second, uint64_t *state)
+{
+	static const uint8_t boot[16] = {2};
+	struct run c = {.host = "gamma", .force = true, .fenced = cut % 2, .boot = 1};
+	const struct operation *op = &operations[second->op[draw(state) % second->length]];
+	struct model after;
+	const struct model *found;
+	struct error error = {0};
+	const char *wrong;
+
+	let_some_arrive(state, 5);
+	sim_drop_late(world);
+	model_copy(&after, model);
+	sim_hold_late(b->engine, true, true);
+	sim_cut_host_at(b->engine, 1 + draw(state) % 120);
+	pool_rebooted(b->pool, "alpha", boot, &error);
+	if (draw(state) % 2)
+		make_whole(b);
+	if (draw(state) % 2)
+		pool_maintain(b->pool);
+	if (draw(state) % 2)
+		pool_checkpoint(b->pool);
+	b->salt = 300;
+	op->run(b, op->a, op->b);
+	op->model(&after, op->a, op->b, 300);
+	sim_cut_host(b->engine);
+	run_crash(b);
+	if (sim_engine_create(world, &c.engine) || run_open(&c))
+		fail(first, cut, second, "the third owner cannot open the pool");
+	found = adopt(&c, model, &after, &wrong);
+	if (!found)
+		fail(first, cut, second, wrong);
+	model_copy(model, found);
+	if (run_adopt(&c, model))
+		fail(first, cut, second, "what is there cannot be read by the third");
+	for (unsigned i = 0; i < second->length; i++) {
+		int got, want;
+
+		op = &operations[second->op[i]];
+		let_some_arrive(state, 3);
+		c.salt = 400 + i;
+		got = op->run(&c, op->a, op->b);
+		want = op->model(model, op->a, op->b, 400 + i);
+		if (got == -ENOSPC && got != want) {
+			run_crash(&c);
+			sim_drain(world);
+			engine_destroy(c.engine);
+			model_free(&after);
+			return;
+		}
+		if (got != want)
+			fail(first, cut, second, op->name);
+		must_match(&c, model, first, cut, second);
+	}
+	let_some_arrive(state, 5);
+	sim_drop_late(world);
+	if (pool_rebooted(c.pool, "beta", boot, &error) ||
+		pool_rebooted(c.pool, "alpha", boot, &error))
+		fail(first, cut, second, error.message);
+	if (draw(state) % 2 && pool_maintain(c.pool))
+		fail(first, cut, second, "maintenance fails for the third");
+	wrong = make_whole(&c);
+	if (wrong)
+		fail(first, cut, second, wrong);
+	must_match(&c, model, first, cut, second);
+	if (pool_checkpoint(c.pool))
+		fail(first, cut, second, "no checkpoint by the third");
+	for (unsigned i = 0; i < second->length; i++) {
+		op = &operations[second->op[i]];
+		c.salt = 500 + i;
+		if (op->run(&c, op->a, op->b) != op->model(model, op->a, op->b, 500 + i))
+			fail(first, cut, second, op->name);
+	}
+	must_match(&c, model, first, cut, second);
+	wrong = run_check(&c);
+	if (wrong)
+		fail(first, cut, second, wrong);
+	sim_cut_power(world);
+	run_crash(&c);
+	sim_drain(world);
+	sim_power_on(world, SIM_RANDOM);
+	if (run_open(&c))
+		fail(first, cut, second, "it cannot be opened after the third owner's crash");
+	must_match(&c, model, first, cut, second);
+	wrong = run_check(&c);
+	if (wrong)
+		fail(first, cut, second, wrong);
+	run_crash(&c);
+	sim_drain(world);
+	engine_destroy(c.engine);
+	model_free(&after);
+	thirds++;
+}
+
 static void second_owner(struct run *run, const struct model *before, const struct model *after,
 	const struct sequence *first, uint64_t cut, const struct sequence *second, uint64_t *state)
 {
 	const struct model *found;
 	struct model model;
 	const char *wrong;
+	unsigned when = (unsigned)(draw(state) % (2 * second->length + 1));
+	bool lose = draw(state) % 2;
+	const char *lost = device_paths[draw(state) % geometry.devices];
+	bool third = draw(state) % 3 == 0 && !sequence_fills(second) && second->length < 8;
 
 	if (sim_engine_create(world, &run->engine))
 		abort();
 	stumble(run, state);
+	if (lose)
+		sim_kill_device(world, lost);
 	if (run_open(run))
 		fail(first, cut, second, "the second owner cannot open the pool");
+	if (lose)
+		sim_revive_device(world, lost);
 	found = adopt(run, before, after, &wrong);
 	if (!found)
 		fail(first, cut, second, wrong);
@@ -140,6 +299,8 @@ static void second_owner(struct run *run, const struct model *before, const stru
 		const struct operation *op = &operations[second->op[i]];
 		int got, want;
 
+		if (i == when)
+			let_first_go(run, first, cut, second, state);
 		run->salt = 100 + i;
 		got = op->run(run, op->a, op->b);
 		want = op->model(&model, op->a, op->b, 100 + i);
@@ -148,6 +309,11 @@ static void second_owner(struct run *run, const struct model *before, const stru
 		operation_done(op, got);
 		let_some_arrive(state, 2);
 		must_match(run, &model, first, cut, second);
+	}
+	if (third) {
+		third_owner(run, &model, first, cut, second, state);
+		model_free(&model);
+		return;
 	}
 	let_some_arrive(state, 10);
 	wrong = run_check(run);
@@ -169,7 +335,8 @@ static void second_owner(struct run *run, const struct model *before, const stru
 
 static bool take_over(const struct sequence *first, uint64_t cut, const struct sequence *second)
 {
-	struct run a = {.host = "alpha"}, b = {.host = "beta", .force = true, .fenced = cut % 2};
+	struct run a = {.host = "alpha", .boot = 1},
+		   b = {.host = "beta", .force = true, .fenced = cut % 2, .boot = 1};
 	struct model before = {0}, after;
 	uint64_t state = (seed + takeovers) * 6364136223846793005ull + cut;
 	bool in_time;
@@ -233,8 +400,10 @@ int main(int argc, char **argv)
 			;
 	}
 	base_free();
-	printf("%lu take-overs, %lu behind one that failed, %lu late writes released in %.1f s; "
-	       "--seed %llu\n",
-		takeovers, stumbles, released, seconds_now() - began, (unsigned long long)seed);
-	return takeovers && stumbles && released ? operations_report() : 1;
+	printf("%lu take-overs, %lu behind one that failed, %lu of a third owner, %lu owners let "
+	       "go, "
+	       "%lu times made whole, %lu late writes released in %.1f s; --seed %llu\n",
+		takeovers, stumbles, thirds, let_go_count, wholes, released, seconds_now() - began,
+		(unsigned long long)seed);
+	return takeovers && stumbles && released && thirds && wholes ? operations_report() : 1;
 }

@@ -17,7 +17,7 @@
 #define MODEL_NAMES 2
 #define MODEL_FILES 20
 #define MODEL_BYTES 65536u
-#define MODEL_VERSIONS 8
+#define MODEL_VERSIONS 64
 
 enum { NAME_NONE = -1, NAME_DIRECTORY = -2 };
 

@@ -30,6 +30,7 @@ struct run {
 	struct engine *engine;
 	const char *host;
 	bool force, fenced; /* take the pool from another host */
+	uint8_t boot;
 	struct pool *pool;
 	struct volumes *volumes;
 	struct volume *volume;

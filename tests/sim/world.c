@@ -38,6 +38,7 @@ int run_open(struct run *run)
 		.host = run->host,
 		.force = run->force,
 		.fenced = run->fenced,
+		.boot_id = {run->boot},
 		.row_memory = 1u << 20,
 		.page_cache = 1u << 20,
 		.metadata_limit = 8u << 20};
