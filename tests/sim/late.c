@@ -205,7 +205,10 @@ static void third_owner(struct run *b, struct model *model, const struct sequenc
 	found = adopt(&c, model, &after, &wrong);
 	if (!found)
 		fail(first, cut, second, wrong);
-	model_copy(model, found);
+	if (found != model) {
+		model_free(model);
+		model_copy(model, found);
+	}
 	if (run_adopt(&c, model))
 		fail(first, cut, second, "what is there cannot be read by the third");
 	for (unsigned i = 0; i < second->length; i++) {
