@@ -120,7 +120,10 @@ static int take_domain(struct command *c, struct creation *creation, unsigned i,
 
 	if (!rc && !domain && identity_node(creation->set.paths[i], node, sizeof(node)))
 		domain = node;
-	creation->domains[i] = rc || !domain ? NULL : strdup(domain);
+	if (!rc && domain) {
+		creation->domains[i] = strdup(domain);
+		rc = creation->domains[i] ? 0 : -ENOMEM;
+	}
 	creation->devices[i].path = creation->set.paths[i];
 	creation->devices[i].domain = creation->domains[i];
 	return rc;
