@@ -34,6 +34,7 @@
 #include <stdio.h>
 
 #include "pool/create.h"
+#include "pool/follow.h"
 
 #define WIPE_PIECE (1u << 20)
 #define PAUSE_FIRST (UINT64_C(60) * 1000 * 1000 * 1000) /* ns */

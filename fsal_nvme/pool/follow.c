@@ -18,6 +18,7 @@
 #include <stdio.h>
 
 #include "pool/env.h"
+#include "pool/follow.h"
 #include "pool/remap.h"
 
 #define TRIES 4u

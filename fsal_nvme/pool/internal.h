@@ -650,25 +650,8 @@ struct place_left place_left(struct pool *pool);
 /* True when any one domain may die without loss. */
 bool place_domain_may_die(struct pool *pool);
 
-/* --- readers (follow.c) ---------------------------------------------------------------------- */
+/* --- readers (follow.h) ---------------------------------------------------------------------- */
 
-#define FOLLOW_EVERY_NS (UINT64_C(10) * 1000 * 1000 * 1000) /* from one look to the next */
-
-struct follow;
-int follow_create(struct pool *pool);
-void follow_destroy(struct pool *pool);
-/* Loads the newest root while the pool is opened; pool->label is what was found. */
-int follow_open(struct pool *pool);
-/* Looks when it is time, or when somebody waits. By maintenance. */
-int follow_round(struct pool *pool);
-/* There is no look from one to the other, which may be held over I/O: what a look goes by, members'
- * devices and headers, may change. */
-void follow_pause(struct pool *pool);
-void follow_go_on(struct pool *pool);
-/* Of a reader's member, in a look or while there is none: whether it has the device that its label
- * names, for another one may have its number now; and what state it has by that. */
-bool member_there(const struct member *member);
-enum device_state member_seen(const struct member *member);
 /* One takes the place of another one of the same id, whose slots are another's to give; either may
  * be NULL. `fresh` is segment_prepare()'s. */
 int segment_exchange(struct pool *pool, struct segment *old, struct segment *fresh);

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "pool/env.h"
+#include "pool/follow.h"
 
 #define PAUSE_FIRST (UINT64_C(1000) * 1000 * 1000)
 #define PAUSE_MOST (64 * PAUSE_FIRST)

@@ -29,6 +29,7 @@
 #include "pool/opening.h"
 
 #include "pool/env.h"
+#include "pool/follow.h"
 #include "pool/hedge.h"
 #include "pool/journal.h"
 #include "pool/row.h"

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "pool/env.h"
+#include "pool/follow.h"
 #include "pool/hedge.h"
 #include "pool/internal.h"
 #include "pool/row.h"

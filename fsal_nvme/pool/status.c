@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "pool/block_cache.h"
+#include "pool/follow.h"
 #include "pool/internal.h"
 
 static void device_status(struct pool *pool, unsigned i, struct pool_device_status *d)

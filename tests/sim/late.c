@@ -171,24 +171,42 @@ static void let_first_go(struct run *run, const struct sequence *first, uint64_t
 	}
 }
 
-/* The second is paused while it lets the first go, or behind that, and a third takes over. */
-static void third_owner(struct run *b, struct model *model, const struct sequence *first,
-	uint64_t cut, const struct sequence *second, uint64_t *state)
+static void must_check(
+	struct run *run, const struct sequence *first, uint64_t cut, const struct sequence *second)
 {
-	static const uint8_t boot[16] = {2};
-	struct run c = {.host = "gamma", .force = true, .fenced = cut % 2, .boot = 1};
-	const struct operation *op = &operations[second->op[draw(state) % second->length]];
-	struct model after;
-	const struct model *found;
-	struct error error = {0};
-	const char *wrong;
+	const char *wrong = run_check(run);
 
-	let_some_arrive(state, 5);
-	sim_drop_late(world);
-	model_copy(&after, model);
+	if (wrong)
+		fail(first, cut, second, wrong);
+}
+
+/* All is there after a crash, too, opened by a later life of the same host. */
+static void crash_and_open(struct run *run, struct model *model, const struct sequence *first,
+	uint64_t cut, const struct sequence *second)
+{
+	must_check(run, first, cut, second);
+	sim_cut_power(world);
+	run_crash(run);
+	sim_drain(world);
+	sim_power_on(world, SIM_RANDOM);
+	if (run_open(run))
+		fail(first, cut, second, "it cannot be opened after a later owner's crash");
+	must_match(run, model, first, cut, second);
+	must_check(run, first, cut, second);
+}
+
+static const uint8_t later_boot[16] = {2};
+
+/* While it lets the first go, or behind that; `after` is with what it may have done. */
+static void pause_second(
+	struct run *b, struct model *after, const struct sequence *second, uint64_t *state)
+{
+	const struct operation *op = &operations[second->op[draw(state) % second->length]];
+	struct error error = {0};
+
 	sim_hold_late(b->engine, true, true);
 	sim_cut_host_at(b->engine, 1 + draw(state) % 120);
-	pool_rebooted(b->pool, "alpha", boot, &error);
+	pool_rebooted(b->pool, "alpha", later_boot, &error);
 	if (draw(state) % 2)
 		make_whole(b);
 	if (draw(state) % 2)
@@ -197,77 +215,102 @@ static void third_owner(struct run *b, struct model *model, const struct sequenc
 		pool_checkpoint(b->pool);
 	b->salt = 300;
 	op->run(b, op->a, op->b);
-	op->model(&after, op->a, op->b, 300);
+	op->model(after, op->a, op->b, 300);
 	sim_cut_host(b->engine);
 	run_crash(b);
-	if (sim_engine_create(world, &c.engine) || run_open(&c))
+}
+
+/* `model` is what it finds. */
+static void take_from_second(struct run *c, struct model *model, const struct model *after,
+	const struct sequence *first, uint64_t cut, const struct sequence *second)
+{
+	const struct model *found;
+	const char *wrong;
+
+	if (sim_engine_create(world, &c->engine) || run_open(c))
 		fail(first, cut, second, "the third owner cannot open the pool");
-	found = adopt(&c, model, &after, &wrong);
+	found = adopt(c, model, after, &wrong);
 	if (!found)
 		fail(first, cut, second, wrong);
 	if (found != model) {
 		model_free(model);
 		model_copy(model, found);
 	}
-	if (run_adopt(&c, model))
+	if (run_adopt(c, model))
 		fail(first, cut, second, "what is there cannot be read by the third");
+}
+
+/* With writes of the first two arriving late. False: what is kept for them leaves it no room. */
+static bool work_as_third(struct run *c, struct model *model, const struct sequence *first,
+	uint64_t cut, const struct sequence *second, uint64_t *state)
+{
 	for (unsigned i = 0; i < second->length; i++) {
+		const struct operation *op = &operations[second->op[i]];
 		int got, want;
 
-		op = &operations[second->op[i]];
 		let_some_arrive(state, 3);
-		c.salt = 400 + i;
-		got = op->run(&c, op->a, op->b);
+		c->salt = 400 + i;
+		got = op->run(c, op->a, op->b);
 		want = op->model(model, op->a, op->b, 400 + i);
-		if (got == -ENOSPC && got != want) {
-			run_crash(&c);
-			sim_drain(world);
-			engine_destroy(c.engine);
-			model_free(&after);
-			return;
-		}
+		if (got == -ENOSPC && got != want)
+			return false;
 		if (got != want)
 			fail(first, cut, second, op->name);
-		must_match(&c, model, first, cut, second);
+		must_match(c, model, first, cut, second);
 	}
+	return true;
+}
+
+static void let_both_go(struct run *c, struct model *model, const struct sequence *first,
+	uint64_t cut, const struct sequence *second, uint64_t *state)
+{
+	struct error error = {0};
+	const char *wrong;
+
 	let_some_arrive(state, 5);
 	sim_drop_late(world);
-	if (pool_rebooted(c.pool, "beta", boot, &error) ||
-		pool_rebooted(c.pool, "alpha", boot, &error))
+	if (pool_rebooted(c->pool, "beta", later_boot, &error) ||
+		pool_rebooted(c->pool, "alpha", later_boot, &error))
 		fail(first, cut, second, error.message);
-	if (draw(state) % 2 && pool_maintain(c.pool))
+	if (draw(state) % 2 && pool_maintain(c->pool))
 		fail(first, cut, second, "maintenance fails for the third");
-	wrong = make_whole(&c);
+	wrong = make_whole(c);
 	if (wrong)
 		fail(first, cut, second, wrong);
-	must_match(&c, model, first, cut, second);
-	if (pool_checkpoint(c.pool))
+	must_match(c, model, first, cut, second);
+	if (pool_checkpoint(c->pool))
 		fail(first, cut, second, "no checkpoint by the third");
 	for (unsigned i = 0; i < second->length; i++) {
-		op = &operations[second->op[i]];
-		c.salt = 500 + i;
-		if (op->run(&c, op->a, op->b) != op->model(model, op->a, op->b, 500 + i))
+		const struct operation *op = &operations[second->op[i]];
+
+		c->salt = 500 + i;
+		if (op->run(c, op->a, op->b) != op->model(model, op->a, op->b, 500 + i))
 			fail(first, cut, second, op->name);
 	}
-	must_match(&c, model, first, cut, second);
-	wrong = run_check(&c);
-	if (wrong)
-		fail(first, cut, second, wrong);
-	sim_cut_power(world);
-	run_crash(&c);
-	sim_drain(world);
-	sim_power_on(world, SIM_RANDOM);
-	if (run_open(&c))
-		fail(first, cut, second, "it cannot be opened after the third owner's crash");
-	must_match(&c, model, first, cut, second);
-	wrong = run_check(&c);
-	if (wrong)
-		fail(first, cut, second, wrong);
+	must_match(c, model, first, cut, second);
+}
+
+/* The second is paused while it lets the first go, or behind that, and a third takes over. */
+static void third_owner(struct run *b, struct model *model, const struct sequence *first,
+	uint64_t cut, const struct sequence *second, uint64_t *state)
+{
+	struct run c = {.host = "gamma", .force = true, .fenced = cut % 2, .boot = 1};
+	struct model after;
+
+	let_some_arrive(state, 5);
+	sim_drop_late(world);
+	model_copy(&after, model);
+	pause_second(b, &after, second, state);
+	take_from_second(&c, model, &after, first, cut, second);
+	if (work_as_third(&c, model, first, cut, second, state)) {
+		let_both_go(&c, model, first, cut, second, state);
+		crash_and_open(&c, model, first, cut, second);
+		thirds++;
+	}
 	run_crash(&c);
 	sim_drain(world);
 	engine_destroy(c.engine);
 	model_free(&after);
-	thirds++;
 }
 
 static void second_owner(struct run *run, const struct model *before, const struct model *after,
@@ -315,24 +358,10 @@ static void second_owner(struct run *run, const struct model *before, const stru
 	}
 	if (third) {
 		third_owner(run, &model, first, cut, second, state);
-		model_free(&model);
-		return;
+	} else {
+		let_some_arrive(state, 10);
+		crash_and_open(run, &model, first, cut, second);
 	}
-	let_some_arrive(state, 10);
-	wrong = run_check(run);
-	if (wrong)
-		fail(first, cut, second, wrong);
-	/* And after a crash of the second, opened by a third life of it. */
-	sim_cut_power(world);
-	run_crash(run);
-	sim_drain(world);
-	sim_power_on(world, SIM_RANDOM);
-	if (run_open(run))
-		fail(first, cut, second, "it cannot be opened after the second owner's crash");
-	must_match(run, &model, first, cut, second);
-	wrong = run_check(run);
-	if (wrong)
-		fail(first, cut, second, wrong);
 	model_free(&model);
 }
 

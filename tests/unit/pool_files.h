@@ -120,4 +120,22 @@ static inline void open_to_look(void)
 		fail_msg("pool_open: %s: %s", error.object, error.message);
 }
 
+static inline int resilver(struct pool_resilver_report *report)
+{
+	struct error error = {0};
+
+	return pool_resilver(pool, report, NULL, NULL, &error);
+}
+
+/* Those that are there. */
+static inline void become_whole(void)
+{
+	struct pool_resilver_report report;
+
+	assert_int_equal(resilver(&report), 0);
+	assert_int_equal(report.lost_blocks, 0);
+	assert_int_equal(report.waiting_segments, 0);
+	assert_true(report.whole);
+}
+
 #endif

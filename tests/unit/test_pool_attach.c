@@ -65,23 +65,6 @@ static int attach_some(unsigned first, unsigned count)
 	return rc;
 }
 
-static int resilver(struct pool_resilver_report *report)
-{
-	struct error error = {0};
-
-	return pool_resilver(pool, report, NULL, NULL, &error);
-}
-
-static void become_whole(void)
-{
-	struct pool_resilver_report report;
-
-	assert_int_equal(resilver(&report), 0);
-	assert_int_equal(report.lost_blocks, 0);
-	assert_int_equal(report.waiting_segments, 0);
-	assert_true(report.whole);
-}
-
 static unsigned suspects(void)
 {
 	struct pool_status *status = malloc(sizeof(*status));

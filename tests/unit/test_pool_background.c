@@ -21,6 +21,7 @@
 
 #include <cmocka.h>
 
+#include "device_files.h"
 #include "device/engine.h"
 #include "pool/internal.h"
 
@@ -85,16 +86,7 @@ static int setup(void **state)
 
 	snprintf(directory, sizeof(directory), "/tmp/background-XXXXXX");
 	assert_non_null(mkdtemp(directory));
-	for (unsigned i = 0; i < DEVICES; i++) {
-		int fd;
-
-		snprintf(paths[i], sizeof(paths[i]), "%s/d%u", directory, i);
-		fd = open(paths[i], O_RDWR | O_CREAT, 0600);
-		assert_true(fd >= 0);
-		assert_int_equal(ftruncate(fd, DEVICE_SIZE), 0);
-		close(fd);
-		devices[i] = (struct pool_create_device){paths[i], paths[i]};
-	}
+	device_files_make(directory, DEVICES, DEVICE_SIZE, paths, devices);
 	atomic_store(&failing, false);
 	make_engine();
 	if (pool_create(engine, &create, &error))

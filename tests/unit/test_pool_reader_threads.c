@@ -12,6 +12,7 @@
 #include "test_volume.h"
 
 #include "common/log.h"
+#include "device_files.h"
 
 #define DEVICES 6
 #define DEVICE_SIZE (24u << 20)
@@ -47,17 +48,9 @@ static void make_pool(void)
 	};
 	struct error error = {0};
 
-	for (unsigned i = 0; i < DEVICES; i++) {
-		int fd;
-
-		snprintf(paths[i], sizeof(paths[i]), "%s/d%u", directory, i);
-		fd = open(paths[i], O_RDWR | O_CREAT, 0600);
-		assert_true(fd >= 0);
-		assert_int_equal(ftruncate(fd, DEVICE_SIZE), 0);
-		close(fd);
-		devices[i] = (struct pool_create_device){paths[i], paths[i]};
+	device_files_make(directory, DEVICES, DEVICE_SIZE, paths, devices);
+	for (unsigned i = 0; i < DEVICES; i++)
 		list[i] = paths[i];
-	}
 	if (pool_create(engine, &create, &error))
 		fail_msg("%s: %s", error.object, error.message);
 }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "test_volume.h"
+#include "device_files.h"
 
 #define DEVICES 6
 #define DEVICE_SIZE (96u << 20)
@@ -40,16 +41,7 @@ static void make_pool(void)
 	};
 	struct error error = {0};
 
-	for (unsigned i = 0; i < DEVICES; i++) {
-		int fd;
-
-		snprintf(paths[i], sizeof(paths[i]), "%s/d%u", directory, i);
-		fd = open(paths[i], O_RDWR | O_CREAT, 0600);
-		assert_true(fd >= 0);
-		assert_int_equal(ftruncate(fd, DEVICE_SIZE), 0);
-		close(fd);
-		devices[i] = (struct pool_create_device){paths[i], paths[i]};
-	}
+	device_files_make(directory, DEVICES, DEVICE_SIZE, paths, devices);
 	if (uring_engine_create(NULL, &engine, &error))
 		fail_msg("%s: %s", error.object, error.message);
 	if (pool_create(engine, &create, &error))
