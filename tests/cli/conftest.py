@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -113,6 +114,15 @@ class Site:
         os.symlink('sub/f1', os.path.join(top, 'link'))
         os.link(os.path.join(top, 'sub', 'f2'), os.path.join(top, 'hard'))
         return top
+
+    def kill_server(self, pid, pool='tank', *host):
+        """As a crash. While the server dies it may take a connection and answer nothing, and holds the lock."""
+        def is_not_closed():
+            done = self.run('pool', 'status', pool, *host, '--json')
+            return done.rc in (OK, DEGRADED) and done.answer['pool']['state'] == 'not closed'
+
+        os.kill(pid, signal.SIGKILL)
+        wait_until(is_not_closed, 'the server is dead')
 
     def log(self, pool='tank'):
         with open(self.path('state', 'log', f'{pool}.log')) as file:

@@ -3,7 +3,6 @@
 
 import os
 import shutil
-import signal
 import socket
 import uuid
 
@@ -122,8 +121,7 @@ def taken(request, tank):
     pid = tank.json('serve', 'tank')['pid']
     detach(tank, 1)
     wait_until(lambda: states(tank)[1] == 'dropped', 'it is dropped')
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not os.path.exists(f'/proc/{pid}/exe'), 'it has died')
+    tank.kill_server(pid)
     tank('pool', 'import', 'tank', '--force', '--host', 'beta', '--device-dir', tank.devices_dir)
     attach(tank, 1)
     if request.param == 'served':

@@ -5,7 +5,6 @@ import fcntl
 import os
 import pty
 import re
-import signal
 import subprocess
 
 from conftest import DEGRADED, FAILED, NOT_FOUND, OK, damage, wait_until
@@ -61,14 +60,7 @@ def test_whose_it_is(pool):
 
 
 def crash(site, *host):
-    os.kill(site.json('serve', 'tank', *host)['pid'], signal.SIGKILL)
-    wait_until(lambda: is_not_closed(site, *host), 'the server is dead')
-
-
-def is_not_closed(site, *host):
-    """While the server dies it may take a connection, and answer nothing."""
-    done = site.run('pool', 'status', 'tank', *host, '--json')
-    return done.rc == 0 and done.answer['pool']['state'] == 'not closed'
+    site.kill_server(site.json('serve', 'tank', *host)['pid'], 'tank', *host)
 
 
 def test_not_closed_or_in_use(pool):
