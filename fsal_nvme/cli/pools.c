@@ -331,6 +331,15 @@ static json_t *fencing_json(struct command *c, const struct found_pool *found)
 	return areas;
 }
 
+static json_t *paths_json(const struct found_pool *found)
+{
+	json_t *paths = json_array();
+
+	for (unsigned i = 0; i < found->set.count; i++)
+		json_array_append_new(paths, json_text(found->set.paths[i]));
+	return paths;
+}
+
 static int list_importable(struct command *c)
 {
 	json_t *pools = json_array(), *pool;
@@ -341,6 +350,7 @@ static int list_importable(struct command *c)
 	json_object_set_new(c->result, "pools", pools);
 	for (unsigned i = 0; i < count; i++) {
 		pool = summary_json(&list[i].summary);
+		json_object_set_new(pool, "paths", paths_json(&list[i]));
 		json_object_set_new(pool, "fencing", fencing_json(c, &list[i]));
 		json_array_append_new(pools, pool);
 		note_unreadable(&list[i]);

@@ -62,13 +62,19 @@ unsigned members_usable(const struct pool *pool)
 	return count;
 }
 
+static const char *write_error(int error)
+{
+	return error == -EBADE ? "another host has reserved it, or has shut this one out"
+			       : strerror(-error);
+}
+
 void member_failed(struct pool *pool, struct member *member, int error)
 {
 	if (error == -ESHUTDOWN) /* the world has ended, not the device */
 		return;
 	if (!atomic_exchange(&member->failing, true))
 		log_error("pool %s: device %s: write failed: %s; it will be dropped",
-			pool->label.name, member->path, strerror(-error));
+			pool->label.name, member->path, write_error(error));
 	atomic_fetch_add(&member->write_errors, 1);
 	pool_wake_maintenance(pool);
 }

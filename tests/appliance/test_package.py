@@ -33,7 +33,7 @@ def test_files(files):
                 'usr/share/bash-completion/completions/millrace', 'usr/share/doc/millrace/copyright',
                 'usr/lib/ocf/lib/millrace/functions', 'usr/lib/ocf/resource.d/millrace/server',
                 'usr/lib/ocf/resource.d/millrace/reader', own + 'common', own + 'client', own + 'cluster',
-                own + 'service', own + 'drives', own + 'fencing', own + 'fence', 'usr/sbin/fence_millrace',
+                own + 'service', own + 'drives', own + 'fencing', own + 'fence', own + 'reservations', 'usr/sbin/fence_millrace',
                 'usr/lib/systemd/system/millrace-cluster.service', 'usr/lib/systemd/system/millrace-fencing.service',
                 'usr/lib/systemd/system/millrace-drives.service',
                 'usr/lib/systemd/system/sbd.service.d/millrace.conf'}
@@ -44,7 +44,7 @@ def test_files(files):
 
 def test_scripts_can_be_run(files):
     for name in ('ocf/resource.d/millrace/server', 'ocf/resource.d/millrace/reader', 'millrace/cluster',
-                 'millrace/client', 'millrace/service', 'millrace/drives', 'millrace/fence', 'millrace/fencing'):
+                 'millrace/client', 'millrace/service', 'millrace/drives', 'millrace/fence', 'millrace/fencing', 'millrace/reservations'):
         assert os.access(files[f'usr/lib/{name}'], os.X_OK)
 
 

@@ -254,7 +254,9 @@ def test_what_is_kept_for_fencing_is_told_and_not_touched(site):
     """Whoever fences the hosts writes there while the pool is served."""
     devices = site.devices(4, size=1 << 30)
     site('pool', 'create', 'big', '--data', '2', '--parity', '1', *devices)
-    areas = site.json('pool', 'import', '--device-dir', site.devices_dir)['pools'][0]['fencing']
+    found = site.json('pool', 'import', '--device-dir', site.devices_dir)['pools'][0]
+    areas = found['fencing']
+    assert sorted(found['paths']) == devices
     assert sorted(area['path'] for area in areas) == devices and len({area['device'] for area in areas}) == 4
     others = {path: os.urandom(areas[0]['size']) for path in devices}
     for area in areas:

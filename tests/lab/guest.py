@@ -23,11 +23,11 @@ class Guest(Machine, Commands):
     """In one network, whose name its device there has; `server_address` is that of the node that it
     mounts from, `soft` its kind of RDMA device (soft.py)."""
 
-    ROOT_IMAGE = 'root.img'
+    ROOT_IMAGE, KERNEL, INITRD = 'root.img', 'vmlinuz', 'initrd'
     MODULES = ('virtio_net', 'nfsv4', 'rpcrdma', 'rdma_ucm', 'ib_uverbs', 'rdma_rxe')
 
     def __init__(self, lab, name, number, server_address, soft=Soft('rxe'), **options):
-        missing = [file for file in ('vmlinuz', 'initrd', self.ROOT_IMAGE)
+        missing = [file for file in (self.KERNEL, self.INITRD, self.ROOT_IMAGE)
                    if not os.path.exists(os.path.join(SYSTEM, file))]
         if missing:
             raise RuntimeError(f'{SYSTEM} lacks {", ".join(missing)}: scripts/lab-guest makes it')
@@ -41,7 +41,7 @@ class Guest(Machine, Commands):
         words = (f'console=ttyS0 quiet panic=-1 mitigations=off millrace_name={self.name} '
                  f'millrace_network={self.network} millrace_address={self.address} '
                  f'millrace_modules={",".join(self.MODULES)} millrace_harness=10.0.2.100:1')
-        return ['-kernel', f'{SYSTEM}/vmlinuz', '-initrd', f'{SYSTEM}/initrd', '-append', words,
+        return ['-kernel', f'{SYSTEM}/{self.KERNEL}', '-initrd', f'{SYSTEM}/{self.INITRD}', '-append', words,
                 '-drive', f'if=virtio,format=raw,snapshot=on,file={SYSTEM}/{self.ROOT_IMAGE}']
 
     def control_options(self):
