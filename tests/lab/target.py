@@ -3,7 +3,7 @@
 machine, each of which is connected for itself, has drives of its own in /dev, and is a member of a cluster by name.
 
     target = lab.add(Target, 'target', server_address='192.0.2.7', networks={'lan': '192.0.2.7/24'})
-    target.start(); target.share_drives(); hosts = [Host(target, name) for name in MEMBERS]
+    target.start(); target.share_drives(); target.prepare_hosts(); hosts = [Host(target, name) for name in MEMBERS]
     hosts[0].run('nvme list')
 """
 
@@ -13,19 +13,21 @@ from guest import Guest
 from harness.host import wait_until
 
 DRIVES = 4
-DRIVE_KIB = 192 << 10
+DRIVE_MIB = 192
+PORT = 4420
 BUILT = '/millrace/build'
 SUBSYSTEM = 'nqn.2014-08.org.nvmexpress:uuid:00000000-0000-4000-8000-000000000001'
 MEMBERS = ('n1', 'n2')
 
+# $1 drives of $2 MiB each, at the address $3.
 SERVE = f'''set -e
 modprobe -a nvmet nvmet-tcp nvme-tcp
-modprobe brd rd_nr={DRIVES} rd_size={DRIVE_KIB}
+modprobe brd rd_nr=$1 rd_size=$(($2 << 10))
 mount -t configfs none /sys/kernel/config
 cd /sys/kernel/config/nvmet
 mkdir subsystems/{SUBSYSTEM}
 echo 1 >subsystems/{SUBSYSTEM}/attr_allow_any_host
-for number in $(seq {DRIVES}); do
+for number in $(seq $1); do
     drive=subsystems/{SUBSYSTEM}/namespaces/$number
     mkdir $drive
     echo /dev/ram$((number - 1)) >$drive/device_path
@@ -33,7 +35,7 @@ for number in $(seq {DRIVES}); do
     echo 1 >$drive/enable
 done
 mkdir ports/1
-echo tcp >ports/1/addr_trtype; echo ipv4 >ports/1/addr_adrfam; echo 127.0.0.1 >ports/1/addr_traddr; echo 4420 >ports/1/addr_trsvcid
+echo tcp >ports/1/addr_trtype; echo ipv4 >ports/1/addr_adrfam; echo $3 >ports/1/addr_traddr; echo {PORT} >ports/1/addr_trsvcid
 ln -s /sys/kernel/config/nvmet/subsystems/{SUBSYSTEM} ports/1/subsystems/
 '''
 
@@ -69,9 +71,12 @@ class Target(Guest):
         words[words.index('-append') + 1] += ' nvme_core.multipath=N'
         return words
 
-    def share_drives(self):
-        """To whoever connects; and what all hosts have of the cluster."""
-        self.run(SERVE, timeout=120)
+    def share_drives(self, count=DRIVES, mib=DRIVE_MIB, address='127.0.0.1'):
+        """To whoever connects; they are kept in memory."""
+        self.run(['sh', '-c', SERVE, 'serve', str(count), str(mib), address], timeout=120)
+
+    def prepare_hosts(self):
+        """What all hosts have of the cluster."""
         nodes = ''.join(f'node {{\n ring0_addr: 127.0.0.1\n name: {name}\n nodeid: {number}\n}}\n'
                         for number, name in enumerate(MEMBERS, 1))
         self.run(f'mkdir -p /etc/corosync /etc/millrace /usr/lib/millrace && echo secret >/etc/corosync/authkey && cat >/etc/corosync/corosync.conf && '
@@ -95,7 +100,7 @@ class Host:
         self.places = f'--state-dir /hosts/{name}/state --run-dir /run/millrace'
         number = int(name[1:])
         uuid = f'00000000-0000-4000-8000-0000000001{number:02x}'
-        target.run(f'nvme connect --transport=tcp --traddr=127.0.0.1 --trsvcid=4420 --nqn={SUBSYSTEM} '
+        target.run(f'nvme connect --transport=tcp --traddr=127.0.0.1 --trsvcid={PORT} --nqn={SUBSYSTEM} '
                    f'--hostnqn=nqn.2014-08.org.nvmexpress:uuid:{uuid} --hostid={uuid}', timeout=120)
         self.controller = target.run(f'cd /sys/class/nvme && grep -l {uuid} */hostid | cut -d / -f 1').stdout.decode().split()[0]
         self.drives = [f'/dev/{self.controller}n{drive}' for drive in range(1, DRIVES + 1)]

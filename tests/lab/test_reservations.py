@@ -22,6 +22,7 @@ def target(lab):
     target = lab.add(Target, 'target', server_address='192.0.2.7', networks={'lan': '192.0.2.7/24'})
     target.start()
     target.share_drives()
+    target.prepare_hosts()
     target.install(*PROGRAMS)
     yield target
     lab.remove(target)
@@ -88,6 +89,18 @@ def test_registered_again_by_its_next_boot(members):
     n1.reservations(f'take {POOL}')
     assert n1.can_write(0)
     n1.reservations('check')
+
+
+def test_a_drive_that_was_not_there_when_it_booted(members):
+    n1, n2 = members
+    n2.reservations('fence n1')
+    n1.boot()
+    n1.run(f'rm {n1.drives[0]}')
+    n1.reservations(f'take {POOL}')
+    n1.find_drives()
+    assert not n1.can_write(0) and n1.can_write(1)
+    n1.reservations('check')
+    assert n1.can_write(0)
 
 
 def test_drives_that_have_forgotten(target, members):

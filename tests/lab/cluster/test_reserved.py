@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""Two nodes of the appliance that see the same drives of a third machine over NVMe-oF, which have reservations: who is
+fenced is shut out of them. A client writes meanwhile, as in test_cluster.py."""
+
+import json
+
+import pytest
+
+from cluster import CORE, Cluster
+from harness.appender import told  # noqa: F401 (a fixture)
+from harness.host import wait_until
+from node import kernel_of
+from target import PORT, SUBSYSTEM, Target
+
+pytestmark = pytest.mark.long
+
+ADDRESS = '198.51.100.9'
+DRIVES, DRIVE_MIB = 6, 1 << 10
+
+
+class OnTarget(Cluster):
+    def _drives(self):
+        return 0
+
+    def connect(self, node):
+        """To the drives, which have the same names at each."""
+        node.run(f'modprobe nvme-tcp && nvme connect --transport=tcp --traddr={ADDRESS} --trsvcid={PORT} --nqn={SUBSYSTEM} '
+                 '--keep-alive-tmo=5 --fast_io_fail_tmo=5 --reconnect-delay=2 --ctrl-loss-tmo=-1', timeout=120)
+        wait_until(lambda: len(self.paths(node)) == DRIVES, 60, f'{node.name} sees the drives', interval=1)
+
+    def wait_until_whole(self):
+        """A node that was reset is connected again before its cluster starts."""
+        for node in self.nodes:
+            if not node.is_on():
+                node.power_off()
+                node.power_on()
+                node.wait_until_up()
+                self.connect(node)
+                node.run('systemctl restart millrace-fencing; systemctl start corosync pacemaker', timeout=300)
+        return super().wait_until_whole()
+
+    def paths(self, node):
+        return node.attempt('ls -d /dev/nvme?n?').stdout.split()
+
+    def reports(self, node):
+        """How each drive is reserved, and who is registered."""
+        told = [json.loads(node.run(f'nvme resv-report {path} --eds --output-format=json')) for path in self.paths(node)]
+        return [(one['rtype'], {entry['rkey'] for entry in one['regctlext']}) for one in told]
+
+
+@pytest.fixture(scope='module')
+def cluster(lab, image, key, public_key):
+    target = lab.add(Target, 'target', server_address=ADDRESS, networks={CORE: f'{ADDRESS}/24'})
+    cluster = OnTarget(lab, public_key, image=image, key=key, kernel=kernel_of(image, lab.workdir))
+    target.start()
+    target.share_drives(DRIVES, DRIVE_MIB, ADDRESS)
+    cluster.start()
+    for node in cluster.nodes:
+        cluster.connect(node)
+    cluster.create_pool(cluster.paths(cluster.nodes[0]))
+    cluster.join(cluster.create())
+    yield cluster.serve()
+    for machine in (*cluster.nodes[::-1], target):
+        lab.remove(machine)
+
+
+def test_both_are_registered(cluster):
+    reports = cluster.reports(cluster.nodes[0])
+    assert all(kind == 5 and len(keys) == 2 for kind, keys in reports) and len(reports) == DRIVES
+
+
+def test_who_stands_still_is_shut_out(cluster, writer, told):
+    """Nobody waits for its watchdog. It resets itself when it goes on."""
+    owner = cluster.owner()
+    other = cluster.other(owner)
+    owner.pause()
+    cluster.wait_for_owner(other)
+    assert all(len(keys) == 1 for _, keys in cluster.reports(other))
+    assert 'is shut out of all drives' in other.run('grep -h "shut out" /var/log/pacemaker/pacemaker.log; journalctl -q -o cat | grep "shut out"; :')
+    writer.more(20)
+    owner.go_on()
+    wait_until(lambda: not owner.is_on(), 300, 'it resets itself', interval=1)
+    told(writer.check())
