@@ -14,6 +14,7 @@ from harness.host import wait_until
 
 DRIVES = 4
 DRIVE_MIB = 192
+PLAIN = 3  # more, that are not shared
 PORT = 4420
 BUILT = '/millrace/build'
 SUBSYSTEM = 'nqn.2014-08.org.nvmexpress:uuid:00000000-0000-4000-8000-000000000001'
@@ -22,7 +23,7 @@ MEMBERS = ('n1', 'n2')
 # $1 drives of $2 MiB each, at the address $3.
 SERVE = f'''set -e
 modprobe -a nvmet nvmet-tcp nvme-tcp
-modprobe brd rd_nr=$1 rd_size=$(($2 << 10))
+modprobe brd rd_nr=$(($1 + {PLAIN})) rd_size=$(($2 << 10))
 mount -t configfs none /sys/kernel/config
 cd /sys/kernel/config/nvmet
 mkdir subsystems/{SUBSYSTEM}
@@ -122,6 +123,13 @@ class Host:
             number = f'/sys/class/block/{drive[5:]}/dev'
             wait_until(lambda: self.target.does(f'cat {number}'), 60, f'{self.name} sees {drive}', interval=1)
             self.run(f'rm -f {drive} && mknod {drive} b $(tr : " " <{number})')
+
+    def plain_drives(self):
+        """Some that have no reservations."""
+        paths = [f'/dev/ram{DRIVES + number}' for number in range(PLAIN)]
+        for number, path in enumerate(paths):
+            self.run(f'mknod {path} b 1 {DRIVES + number}')
+        return paths
 
     def boot(self):
         """What a node has anew then; its places for clusters' files are there."""

@@ -116,6 +116,17 @@ def test_drives_that_have_forgotten(target, members):
     n1.reservations('check')
 
 
+def test_another_pool_whose_drives_are_not_reserved(members):
+    """Who is shut out of one could write to the other."""
+    n1, n2 = members
+    n2.millrace(f'pool create plain --data 2 --parity 1 --cell 4K {" ".join(n2.plain_drives())}')
+    n2.reservations('take plain')
+    assert 'plain' in n2.reservations('fence n1', rc=1)
+    n2.boot()
+    n2.reservations(f'take {POOL}')
+    n2.reservations('fence n1')
+
+
 def test_who_leaves_is_registered_nowhere(members):
     n1, n2 = members
     n2.reservations('give-back')
