@@ -12,10 +12,9 @@
  * pool environment's write transaction (which also guards slots, segment states and rows),
  * pool->table_lock, stream->lock, segment->lock, journal->lock, pool->slots_lock; pool->chores_lock
  * may be taken under all of them, pool->label_lock under all but journal->lock and those behind it.
- * None of these is held over I/O. Before all of them come those
- * that make one piece of work wait for another, which are held over all that it does:
- * pool->maintain_lock, pool->drop_lock, then journal->arrange_lock or pool->label_turn; a reader
- * has follow->turn alone.
+ * None of these is held over I/O. Before all of them come those that make one piece of work wait
+ * for another, which are held over all that it does: pool->maintain_lock, pool->drop_lock, then
+ * journal->arrange_lock or pool->label_turn; a reader has follow->turn alone.
  */
 #ifndef MILLRACE_POOL_INTERNAL_H
 #define MILLRACE_POOL_INTERNAL_H
