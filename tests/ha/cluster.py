@@ -252,10 +252,13 @@ class Cluster:
                     self._primitive(f'{name}-address', 'heartbeat:IPaddr2', ip=self.address, cidr_netmask=24, nic='lan') +
                     self._primitive(f'{name}-server', 'millrace:server', address=self.address, **self._parameters(),
                                     meta='<nvpair id="server-priority" name="priority" value="1"/>') +
-                    '</group>')
-        self.create(f'<rsc_location id="{name}-link" rsc="{name}"><rule id="{name}-link-rule" score="-1000"><expression '
-                    f'id="{name}-link-out" attribute="millrace-link" operation="eq" value="0"/></rule></rsc_location>',
-                    'constraints')
+                    f'<meta_attributes id="{name}-meta"><nvpair id="{name}-active" name="multiple-active" value="stop_unexpected"/>'
+                    '</meta_attributes></group>')
+        for place, score, how in (('link', 'score="-100000"', 'attribute="millrace-link" operation="eq" value="0"'),
+                                  ('epoch', f'score-attribute="millrace-epoch-{name}"',
+                                   f'attribute="millrace-epoch-{name}" operation="defined"')):
+            self.create(f'<rsc_location id="{name}-{place}" rsc="{name}"><rule id="{name}-{place}-rule" {score}><expression '
+                        f'id="{name}-{place}-if" {how}/></rule></rsc_location>', 'constraints')
         self.wait_until_served()
         return self
 

@@ -162,6 +162,31 @@ def test_a_reader_takes_back_what_has_returned(make_agent, pool, cluster, tmp_pa
     assert not record.exists()
 
 
+def test_a_server_whose_pool_another_node_has(make_agent, pool, cluster, tmp_path):
+    """Though nobody has stopped it here: this node was fenced, and is still there."""
+    server = make_agent('server')
+
+    def is_gone():
+        return server.run('monitor', **IN_A_CLUSTER) == NOT_RUNNING
+
+    def take_it_elsewhere():
+        pool.verb('pool', 'import', 'tank', '--force', '--host', 'elsewhere', '--device-dir', pool.device_dir)
+
+    assert server.run('start', **IN_A_CLUSTER) == SUCCESS
+    assert f'-n millrace-epoch-tank -U {pool.status()["epoch"]}\n' in cluster.read_text()
+    assert server.run('stop', **IN_A_CLUSTER) == SUCCESS
+    take_it_elsewhere()
+    assert is_gone() and 'fenced' not in server.said  # it was moved
+    assert server.run('start', **IN_A_CLUSTER) == SUCCESS
+    os.kill(server.pid(), signal.SIGKILL)
+    wait_until(is_gone, 60, 'the agent sees that it died')
+    assert 'fenced' not in server.said  # nobody else has it
+    take_it_elsewhere()
+    assert is_gone() and 'elsewhere has pool tank' in server.said and 'sbd does not run here' in server.said
+    assert server.run('stop', **IN_A_CLUSTER) == SUCCESS
+    assert is_gone() and 'fenced' not in server.said
+
+
 def test_outside_of_a_cluster_nobody_is_told(make_agent, pool, cluster):
     server = make_agent('server')
     assert server.run('start') == SUCCESS

@@ -119,14 +119,16 @@ def test_a_node_without_network_is_reset(cluster, writer, told):
 
 
 def test_the_node_that_serves_stands_still_and_goes_on(cluster, writer, told):
-    """Its watchdog stands still too."""
+    """Its watchdog stands still too, and nobody can tell it that it was fenced. Who serves by then is left alone."""
     owner = cluster.owner()
     owner.pause()
     wait_until(lambda: cluster.owner() not in (None, owner), 900, 'another serves', interval=2)
+    after, pid = cluster.serving()
     writer.more(20)
     owner.go_on()
     wait_until(lambda: not owner.is_on(), 300, 'it resets itself', interval=1)
     told(writer.check())
+    assert cluster.owner() is after and cluster.server_pid(after) == pid
     wait_until_whole(cluster)
 
 
