@@ -169,7 +169,8 @@ static void print_rest(FILE *file)
 		      "MDCACHE { Entries_HWMark = 100000; }\n"
 		      "EXPORT_DEFAULTS { Protocols = 4; SecType = sys; Access_Type = None; "
 		      "Anonymous_Uid = 65534; Anonymous_Gid = 65534; Attr_Expiration_Time = -1; }\n"
-		      "LOG { Default_Log_Level = EVENT; }\n");
+		      "LOG { Default_Log_Level = EVENT; Format { date_format = syslog_usec; "
+		      "time_format = syslog_usec; } }\n");
 }
 
 static void print_module(FILE *file, const struct command *c, const char *pool, const char *devices)

@@ -34,6 +34,7 @@ def version_of(images):
 def pytest_addoption(parser):
     parser.addoption('--all', action='store_true', help='the long tests too, more of everything, and all soft devices')
     parser.addoption('--soft', choices=SOFT, help='with this kind of soft RDMA device [rxe]')
+    parser.addoption('--rounds', type=int, default=1, metavar='N', help='each event of a cluster so many times')
     parser.addoption('--shard', type=shard, default=(1, 1), metavar='I/N', help='the I-th of N parts')
     parser.addoption('--results', metavar='FILE', help='add what comes of each test to FILE (results.py)')
     parser.addoption('--resume', action='store_true', help='leave out what has passed, as --results says')
@@ -49,6 +50,18 @@ def pytest_configure(config):
         config.results = Results(config.getoption('--results'), ROOT, image, config.getoption('--all'))
     elif config.getoption('--resume'):
         raise pytest.UsageError('--resume needs --results')
+
+
+@pytest.fixture
+def number():
+    """Of the round."""
+    return 1
+
+
+def pytest_generate_tests(metafunc):
+    rounds = metafunc.config.getoption('--rounds')
+    if rounds > 1 and 'number' in metafunc.fixturenames:
+        metafunc.parametrize('number', range(1, rounds + 1))
 
 
 def is_wanted(item, every, softs):

@@ -3,6 +3,8 @@
 
     pytest tests/lab --all --shard 2/3 --results FILE            a third of it
     pytest tests/lab --all --results FILE --resume               what has not passed yet
+    pytest tests/lab/cluster --rounds 5 --results FILE           each event five times
+    python3 tests/lab/results.py FILE                            what clients have waited for in them
 
 FILE has a line of JSON for each result, at once; the last of a test counts, where it was of the same commit with nothing
 changed, of the same image, and as long.
@@ -11,7 +13,10 @@ changed, of the same image, and as long.
 import argparse
 import json
 import os
+import re
+import statistics
 import subprocess
+import sys
 
 
 def shard(text):
@@ -72,3 +77,40 @@ class Results:
             result['why'] = why(report)
         with open(self.path, 'a') as file:
             print(json.dumps(result), file=file)
+
+
+# --- figures --------------------------------------------------------------------------------------------
+
+FIGURE = 'longest gap'
+# Properties of a result that are none of its phases.
+OTHERS = {'test', 'outcome', 'seconds', 'commit', 'image', 'all', 'why', FIGURE, 'longest time between readings of the dataset'}
+
+
+def event_of(result):
+    """What was done, and over which transport."""
+    name, _, options = result['test'].rpartition('::')[2].partition('[')
+    return name.removeprefix('test_').replace('_', ' '), re.match(r'[a-z]*', options).group()
+
+
+def summary(results):
+    """Lines of a table: of each event how often it has passed and failed, median and maximum of the longest gap, and the
+    medians of its phases."""
+    events = {}
+    for result in results:
+        if FIGURE in result or result['outcome'] == 'failed':
+            events.setdefault(event_of(result), []).append(result)
+    yield '| event | over | passed | failed | median | maximum | of which, medians |'
+    yield '| --- | --- | --- | --- | --- | --- | --- |'
+    for (name, transport), found in events.items():
+        passed = [result for result in found if result['outcome'] == 'passed']
+        gaps = [result[FIGURE] for result in passed] or [float('nan')]
+        phases = list(dict.fromkeys(key for result in passed for key in result if key not in OTHERS))
+        medians = (statistics.median(result[phase] for result in passed if phase in result) for phase in phases)
+        yield (f'| {name} | {transport} | {len(passed)} | {len(found) - len(passed)} | {statistics.median(gaps):.1f} | '
+               f'{max(gaps):.1f} | {", ".join(f"{phase} {median:.1f}" for phase, median in zip(phases, medians))} |')
+    yield ''
+    yield 'Of ' + ', '.join(sorted({f'{result["commit"]} ({result["image"]})' for result in results}))
+
+
+if __name__ == '__main__':
+    print(*summary([result for path in sys.argv[1:] for result in read(path)]), sep='\n')

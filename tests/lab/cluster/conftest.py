@@ -6,6 +6,8 @@ import pytest
 from cluster import ADDRESS, CLIENTS, MINE, POOL, PORTS, SERVICE
 from guest import Guest
 from harness.appender import Appender
+from harness.appender import told as tell  # noqa: F401 (a fixture)
+from phases import phases
 from reader import Reader
 
 ALSO, SET = '/mnt/also', '/mnt/set'
@@ -25,7 +27,7 @@ def transport(request):
 
 
 @pytest.fixture
-def writer(cluster, client, transport, request):
+def writer(cluster, client, transport, request, number):
     """At work in a directory of its own."""
     cluster.wait_until_whole()
     for path, options in ((MINE, ''), (ALSO, ',nosharecache')):
@@ -48,3 +50,17 @@ def reader(cluster, client, transport, writer):
     yield Reader(client, f'{SET}/data', cluster.digest)
     client.kill_commands()
     client.run(f'umount -i {SET}', timeout=300)
+
+
+@pytest.fixture
+def told(tell, cluster, client, writer, record_property, capsys):  # noqa: F811 (a fixture)
+    """Tells a figure with the name of the test; of the writer's longest gap also what it went with."""
+    def told(seconds, what=None):
+        tell(seconds, *filter(None, [what]))
+        if what is None:
+            for name, took in phases(cluster, client, writer).items():
+                record_property(name, took)
+                with capsys.disabled():
+                    print(f' {name} {took:.1f}', end='')
+
+    return told

@@ -9,7 +9,6 @@ import pytest
 
 from cluster import ADDRESS, CLIENTS, CORE, MINE, PORTS, SERVICE, Cluster
 from guest import Guest
-from harness.appender import told  # noqa: F401 (a fixture)
 from harness.host import wait_until
 from node import kernel_of
 

@@ -5,7 +5,6 @@ may be lost with its drives. A client writes meanwhile, as in test_cluster.py.""
 import pytest
 
 from cluster import CLIENTS, CORE, POOL, SERVICE, OwnDrives
-from harness.appender import told  # noqa: F401 (a fixture)
 from harness.host import wait_until
 from node import kernel_of
 

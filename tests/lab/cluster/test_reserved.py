@@ -7,7 +7,6 @@ import json
 import pytest
 
 from cluster import CORE, Cluster
-from harness.appender import told  # noqa: F401 (a fixture)
 from harness.host import wait_until
 from node import kernel_of
 from target import PORT, SUBSYSTEM, Target

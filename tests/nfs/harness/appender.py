@@ -1,13 +1,35 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
 """A client at work while its server goes away and comes back."""
 
+import os.path
+
 import pytest
 
+from harness.host import wait_until
 
-def write(path, locked):
+
+def write(path, locked, mount):
     """Appends a record ten times a second, and has it made stable; renames a new checkpoint over the old one after
-    each tenth. Holds a lock on LOCKED meanwhile. Ends when it is told to; prints what is acknowledged, and when."""
+    each tenth. Holds a lock on LOCKED meanwhile. Ends when it is told to; prints what is acknowledged, and when, and
+    when the connection of the file system at MOUNT is made anew."""
     import select
+    import threading
+
+    def tell(what):
+        sys.stdout.write(f'{what} {time.monotonic()}\n')  # at once: two threads do
+
+    def watch():
+        known = None
+        while True:
+            with open('/proc/self/mountstats') as file:
+                about = file.read().partition(f' mounted on {mount} ')[2].partition('\ndevice ')[0]
+            count = next((line.split()[4] for line in about.splitlines() if line.strip().startswith('xprt:')), None)
+            if known not in (None, count):
+                tell('connected')
+            known = count
+            time.sleep(0.1)
+
+    threading.Thread(target=watch, daemon=True).start()
     lock = open(f'{path}/{locked}', 'w')
     fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     log = os.open(f'{path}/log', os.O_CREAT | os.O_WRONLY | os.O_APPEND)
@@ -21,7 +43,7 @@ def write(path, locked):
                 file.flush()
                 os.fsync(file.fileno())
             os.rename(f'{path}/checkpoint.new', f'{path}/checkpoint')
-        print(number, time.monotonic(), flush=True)
+        tell(number)
         number += 1
     fcntl.lockf(lock, fcntl.LOCK_UN)
     return number
@@ -47,26 +69,33 @@ def read(path):
 
 
 class Appender:
-    """As above, on CLIENT in the directory PATH; ALSO is where the same directory is mounted once more."""
+    """As above, on CLIENT in the directory PATH, right below a mount; ALSO is where the same directory is mounted once
+    more."""
 
     def __init__(self, client, path, also):
         self.client, self.path, self.also = client, path, also
-        self._remote = client.spawn_call(write, path, 'lock')
+        self._remote = client.spawn_call(write, path, 'lock', os.path.dirname(path))
         self.more(5)
 
-    def _told(self):
+    def _lines(self):
         return [line.split() for line in self._remote.lines()]
+
+    def _told(self):
+        return [line for line in self._lines() if line[0] != 'connected']
 
     def more(self, records, timeout=300):
         """Wait until so many more are acknowledged."""
-        self._remote.wait_for_lines(len(self._remote.lines()) + records, timeout)
+        count = len(self._told()) + records
+        wait_until(lambda: len(self._told()) >= count, timeout, f'{records} more records')
 
     def check(self):
         """End it; nothing acknowledged is lost, nothing is there twice, and the lock was kept. The longest time
-        without an acknowledgement, in seconds; from when to when is its `gap`."""
+        without an acknowledgement, in seconds; from when to when is its `gap`, and when connections were made its
+        `connections`."""
         self.more(5)
         assert self.client.call(is_locked, self.also, 'lock')
         told = self._told()
+        self.connections = [float(when) for what, when in self._lines() if what == 'connected']
         self._remote.write(b'stop')
         self._remote.close_input()
         assert self._remote.wait(timeout=120).rc == 0
