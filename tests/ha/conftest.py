@@ -48,6 +48,7 @@ class Agent:
     """ocf:millrace:NAME for a pool; what it says is in `said`."""
 
     def __init__(self, name, pool, **parameters):
+        self.name = name
         self.path = os.path.join(ROOT, 'ha/ocf/resource.d/millrace', name)
         self.pool = pool
         self.said = ''
@@ -58,7 +59,8 @@ class Agent:
         """Its exit code. TIMEOUT, in seconds, is what pacemaker would allow; parameters of None are left out."""
         parameters = {**self.parameters, 'CRM_meta_timeout': timeout * 1000, **more}
         environment = {f'OCF_RESKEY_{name}': str(value) for name, value in parameters.items() if value is not None}
-        done = subprocess.run([self.path, action], env={**os.environ, 'OCF_ROOT': OCF_ROOT, **environment},
+        environment |= {'OCF_ROOT': OCF_ROOT, 'OCF_RESOURCE_INSTANCE': f'{self.pool.name}-{self.name}'}
+        done = subprocess.run([self.path, action], env={**os.environ, **environment},
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ACTION_TIMEOUT)
         self.said = done.stdout + done.stderr
         with open(self.pool.log, 'a') as log:

@@ -64,7 +64,7 @@ def test_both_of_a_pool_at_once(make_agent, pool):
 
 # --- in a cluster, of which there is only what the agents ask it ------------------------------------
 
-IN_A_CLUSTER = {'crm_feature_set': '3.19'}
+IN_A_CLUSTER = {'crm_feature_set': '3.19'}  # and OCF_RESOURCE_INSTANCE (conftest.py)
 FAKE = '''#!/bin/sh
 case " $* " in
 *" -Q "*) printf 'name="millrace-boot" host="%s" value="%s"\\n' n1 n1:01234567-89ab-4def-8123-456789abcdef n2 '' ;;
@@ -78,8 +78,9 @@ def cluster(tmp_path, monkeypatch):
     """What attributes it is told: a file."""
     programs, told = tmp_path / 'programs', tmp_path / 'told'
     programs.mkdir()
-    (programs / 'attrd_updater').write_text(FAKE.format(told=told))
-    (programs / 'attrd_updater').chmod(0o755)
+    for name in ('attrd_updater', 'crm_resource', 'crm_node'):
+        (programs / name).write_text(FAKE.format(told=told))
+        (programs / name).chmod(0o755)
     (programs / 'crm_attribute').symlink_to('/bin/true')
     monkeypatch.setenv('PATH', f'{programs}:{os.environ["PATH"]}')
     monkeypatch.setenv('HA_RSCTMP', str(tmp_path))
@@ -160,6 +161,20 @@ def test_a_reader_takes_back_what_has_returned(make_agent, pool, cluster, tmp_pa
     assert reader.run('monitor', **IN_A_CLUSTER) == SUCCESS
     assert reader.run('stop') == SUCCESS
     assert not record.exists()
+
+
+@pytest.mark.parametrize('name', ['server', 'reader'])
+def test_an_end_that_nobody_wanted_is_told_at_once(make_agent, cluster, name):
+    agent = make_agent(name)
+    assert agent.run('start', **IN_A_CLUSTER) == SUCCESS
+    os.kill(agent.pid(), signal.SIGKILL)
+    wait_until(lambda: f'--fail --resource tank-{name}' in cluster.read_text(), 20, 'it is told')
+    cluster.unlink()
+    assert agent.run('start', **IN_A_CLUSTER) == SUCCESS
+    pid = agent.pid()
+    assert agent.run('stop', **IN_A_CLUSTER) == SUCCESS
+    wait_until(lambda: not subprocess.run(['pgrep', '-f', f'tail --pid={pid} '], capture_output=True).stdout, 20, 'nobody watches')
+    assert '--fail' not in cluster.read_text()
 
 
 def test_a_server_whose_pool_another_node_has(make_agent, pool, cluster, tmp_path):
