@@ -170,7 +170,7 @@ static void print_rest(FILE *file)
 		      "EXPORT_DEFAULTS { Protocols = 4; SecType = sys; Access_Type = None; "
 		      "Anonymous_Uid = 65534; Anonymous_Gid = 65534; Attr_Expiration_Time = -1; }\n"
 		      "LOG { Default_Log_Level = EVENT; Format { date_format = syslog_usec; "
-		      "time_format = syslog_usec; } }\n");
+		      "time_format = syslog_usec; file_name = false; line_num = false; } }\n");
 }
 
 static void print_module(FILE *file, const struct command *c, const char *pool, const char *devices)
