@@ -10,6 +10,7 @@ import contextlib
 import json
 import subprocess
 
+from guest import Guest
 from harness.host import wait_until
 from node import Node
 
@@ -31,7 +32,7 @@ class Cluster:
     COUNT = 2
 
     def __init__(self, lab, public_key, **options):
-        self.nodes = []
+        self.lab, self.nodes, self.client = lab, [], None
         for name, address, core in list(zip(NAMES, ADDRESSES, CORE_ADDRESSES))[:self.COUNT]:
             self.nodes.append(lab.add(
                 Node, name, drives=self._drives(), memory_mib=2560,
@@ -48,6 +49,17 @@ class Cluster:
         for node in self.nodes:
             node.wait_until_up()
         return self
+
+    def begin_client(self):
+        """It boots while the cluster is made."""
+        self.client = self.lab.add(Guest, 'worker', server_address=ADDRESS, networks={CLIENTS: '192.0.2.9/24'})
+        self.client.power_on()
+
+    def remove(self):
+        """All its machines."""
+        for machine in (self.client, *self.nodes[::-1]):
+            if machine:
+                self.lab.remove(machine)
 
     def _addresses(self, node):
         number = self.nodes.index(node)

@@ -3,8 +3,7 @@
 
 import pytest
 
-from cluster import ADDRESS, CLIENTS, MINE, POOL, PORTS, SERVICE
-from guest import Guest
+from cluster import MINE, POOL, PORTS, SERVICE
 from harness.appender import Appender
 from harness.appender import told as tell  # noqa: F401 (a fixture)
 from phases import phases
@@ -14,11 +13,9 @@ ALSO, SET = '/mnt/also', '/mnt/set'
 
 
 @pytest.fixture(scope='module')
-def client(lab, cluster):
-    client = lab.add(Guest, 'worker', server_address=ADDRESS, networks={CLIENTS: '192.0.2.9/24'})
-    client.start()
-    yield client
-    lab.remove(client)
+def client(cluster):
+    cluster.client.wait_until_up()
+    return cluster.client
 
 
 @pytest.fixture(params=['rdma', pytest.param('tcp', marks=pytest.mark.long)])

@@ -19,12 +19,12 @@ def apart(lab, image, key, public_key):
     cluster = Cluster(lab, public_key, image=image, key=key, kernel=kernel_of(image, lab.workdir))
     cluster.start().create_pool(drive.path for drive in cluster.nodes[0].drives)
     yield cluster
-    for node in cluster.nodes[::-1]:
-        lab.remove(node)
+    cluster.remove()
 
 
 @pytest.fixture(scope='module')
 def cluster(apart):
+    apart.begin_client()
     token = apart.create()
     assert 'does not answer to this token' in apart.join('a' * len(token), rc=4)
     apart.join(token)

@@ -27,13 +27,13 @@ def transport(fabric):
 def cluster(lab, image, key, public_key, fabric):
     cluster = OwnDrives(lab, public_key, fabric, image=image, key=key, kernel=kernel_of(image, lab.workdir))
     cluster.start()
+    cluster.begin_client()
     token = cluster.create()
     cluster.join_all(token)
     cluster.wait_for_drives()
     cluster.create_pool()
     yield cluster.serve()
-    for node in cluster.nodes[::-1]:
-        lab.remove(node)
+    cluster.remove()
 
 
 def wait_until_whole(cluster):

@@ -56,11 +56,12 @@ def cluster(lab, image, key, public_key):
     cluster.start()
     for node in cluster.nodes:
         cluster.connect(node)
+    cluster.begin_client()
     cluster.create_pool(cluster.paths(cluster.nodes[0]))
     cluster.join(cluster.create())
     yield cluster.serve()
-    for machine in (*cluster.nodes[::-1], target):
-        lab.remove(machine)
+    cluster.remove()
+    lab.remove(target)
 
 
 def test_both_are_registered(cluster):
