@@ -64,7 +64,7 @@ def test_both_of_a_pool_at_once(make_agent, pool):
 
 # --- in a cluster, of which there is only what the agents ask it ------------------------------------
 
-IN_A_CLUSTER = {'crm_feature_set': '3.19'}  # and OCF_RESOURCE_INSTANCE (conftest.py)
+IN_A_CLUSTER = {'crm_feature_set': '3.19', 'CRM_meta_interval': 10000}  # and OCF_RESOURCE_INSTANCE (conftest.py)
 FAKE = '''#!/bin/sh
 case " $* " in
 *" -Q "*) printf 'name="millrace-boot" host="%s" value="%s"\\n' n1 n1:01234567-89ab-4def-8123-456789abcdef n2 '' ;;
@@ -163,6 +163,10 @@ def test_a_reader_takes_back_what_has_returned(make_agent, pool, cluster, tmp_pa
     assert not record.exists()
 
 
+def watches(pid):
+    return subprocess.run(['pgrep', '-f', f'tail --pid={pid} '], capture_output=True).stdout
+
+
 @pytest.mark.parametrize('name', ['server', 'reader'])
 def test_an_end_that_nobody_wanted_is_told_at_once(make_agent, cluster, name):
     agent = make_agent(name)
@@ -173,12 +177,13 @@ def test_an_end_that_nobody_wanted_is_told_at_once(make_agent, cluster, name):
     assert agent.run('start', **IN_A_CLUSTER) == SUCCESS
     pid = agent.pid()
     assert agent.run('stop', **IN_A_CLUSTER) == SUCCESS
-    wait_until(lambda: not subprocess.run(['pgrep', '-f', f'tail --pid={pid} '], capture_output=True).stdout, 20, 'nobody watches')
+    wait_until(lambda: not watches(pid), 20, 'nobody watches')
     assert '--fail' not in cluster.read_text()
 
 
-def test_a_server_whose_pool_another_node_has(make_agent, pool, cluster, tmp_path):
+def test_a_server_whose_pool_another_node_has(make_agent, pool, cluster, monkeypatch):
     """Though nobody has stopped it here: this node was fenced, and is still there."""
+    monkeypatch.setenv('MILLRACE_DEVICE_DIR', pool.device_dir)
     server = make_agent('server')
 
     def is_gone():
@@ -199,7 +204,23 @@ def test_a_server_whose_pool_another_node_has(make_agent, pool, cluster, tmp_pat
     take_it_elsewhere()
     assert is_gone() and 'elsewhere has pool tank' in server.said and 'sbd does not run here' in server.said
     assert server.run('stop', **IN_A_CLUSTER) == SUCCESS
+    assert 'elsewhere has pool tank' in server.said
     assert is_gone() and 'fenced' not in server.said
+
+
+def test_a_pool_that_was_taken_away_by_hand(make_agent, pool, cluster, monkeypatch):
+    """Its server was stopped, though not by pacemaker: nobody was fenced, and the cluster is told nothing."""
+    monkeypatch.setenv('MILLRACE_DEVICE_DIR', pool.device_dir)
+    server = make_agent('server')
+    assert server.run('start', **IN_A_CLUSTER) == SUCCESS
+    pid = server.pid()
+    pool.verb('serve', 'tank', '--stop')
+    for take in (('pool', 'export', 'tank'), ('pool', 'import', 'tank', '--host', 'elsewhere', '--device-dir', pool.device_dir)):
+        pool.verb(*take)
+        assert server.run('monitor', **IN_A_CLUSTER) == NOT_RUNNING and 'fenced' not in server.said
+    wait_until(lambda: not watches(pid), 20, 'nobody watches')
+    assert '--fail' not in cluster.read_text()
+    assert server.run('stop', **IN_A_CLUSTER) == SUCCESS and 'fenced' not in server.said
 
 
 def test_outside_of_a_cluster_nobody_is_told(make_agent, pool, cluster):
