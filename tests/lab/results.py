@@ -104,7 +104,8 @@ def summary(results):
     for (name, transport), found in events.items():
         passed = [result for result in found if result['outcome'] == 'passed']
         gaps = [result[FIGURE] for result in passed] or [float('nan')]
-        phases = list(dict.fromkeys(key for result in passed for key in result if key not in OTHERS))
+        fullest = sorted(passed, key=len, reverse=True)  # which have them in order
+        phases = list(dict.fromkeys(key for result in fullest for key in result if key not in OTHERS))
         medians = (statistics.median(result[phase] for result in passed if phase in result) for phase in phases)
         yield (f'| {name} | {transport} | {len(passed)} | {len(found) - len(passed)} | {statistics.median(gaps):.1f} | '
                f'{max(gaps):.1f} | {", ".join(f"{phase} {median:.1f}" for phase, median in zip(phases, medians))} |')
