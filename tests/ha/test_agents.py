@@ -82,6 +82,7 @@ def cluster(tmp_path, monkeypatch):
         (programs / name).write_text(FAKE.format(told=told))
         (programs / name).chmod(0o755)
     (programs / 'crm_attribute').symlink_to('/bin/true')
+    (programs / 'systemctl').symlink_to('/bin/false')  # nobody's sbd runs here, by which this machine might be reset
     monkeypatch.setenv('PATH', f'{programs}:{os.environ["PATH"]}')
     monkeypatch.setenv('HA_RSCTMP', str(tmp_path))
     return told

@@ -3,6 +3,7 @@
 clock of this machine."""
 
 import re
+import subprocess
 import sys
 import time
 from datetime import datetime
@@ -49,10 +50,14 @@ def ahead_by(ask):
 
 
 def told_by(node):
-    """(when, line) of what NODE has logged."""
-    ahead = ahead_by(lambda: float(node.run('date +%s.%N')))
-    lines = node.run(LOGS, timeout=120).splitlines()
-    return [(when(line) - ahead, line) for line in lines if when(line) is not None]
+    """(when, line) of what NODE has logged; nothing when it is on its way down, or up."""
+    try:
+        ahead = ahead_by(lambda: float(node.run('date +%s.%N', timeout=30)))
+        lines = node.run(LOGS, timeout=120).splitlines()
+    except (AssertionError, subprocess.TimeoutExpired):
+        return []
+    times = [when(line) for line in lines]
+    return [(moment - ahead, line) for moment, line in zip(times, lines) if moment is not None]
 
 
 def tell_time():
