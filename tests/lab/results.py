@@ -81,34 +81,43 @@ class Results:
 
 # --- figures --------------------------------------------------------------------------------------------
 
-FIGURE = 'longest gap'
-# Properties of a result that are none of its phases.
-OTHERS = {'test', 'outcome', 'seconds', 'commit', 'image', 'all', 'why', FIGURE, 'longest time between readings of the dataset'}
+GAP = 'longest gap'
+TRANSPORTS = 'rdma', 'tcp'
 
 
 def event_of(result):
-    """What was done, and over which transport."""
-    name, _, options = result['test'].rpartition('::')[2].partition('[')
-    return name.removeprefix('test_').replace('_', ' '), re.match(r'[a-z]*', options).group()
+    """What was done."""
+    return result['test'].rpartition('::')[2].partition('[')[0].removeprefix('test_').replace('_', ' ')
+
+
+def row(name, transport, figures, failed):
+    """Of the event NAME, whose FIGURES over TRANSPORT are dictionaries of seconds."""
+    fullest = sorted(figures, key=len, reverse=True)  # which have them in order
+    others = [key for key in dict.fromkeys(key for found in fullest for key in found) if key != GAP]
+    medians = {key: statistics.median(found[key] for found in figures if key in found) for key in others}
+    gaps = [found[GAP] for found in figures]
+    return (f'| {name} | {transport} | {len(gaps)} | {failed} | {statistics.median(gaps):.1f} | {max(gaps):.1f} | '
+            f'{", ".join(f"{key} {median:.1f}" for key, median in medians.items())} |')
 
 
 def summary(results):
-    """Lines of a table: of each event how often it has passed and failed, median and maximum of the longest gap, and the
-    medians of its phases."""
+    """Lines of a table: of each event and transport how often it has passed and failed, median and maximum of the longest gap,
+    and the medians of what it went with."""
     events = {}
     for result in results:
-        if FIGURE in result or result['outcome'] == 'failed':
+        if result['outcome'] == 'failed' or any(transport in result for transport in TRANSPORTS):
             events.setdefault(event_of(result), []).append(result)
     yield '| event | over | passed | failed | median | maximum | of which, medians |'
     yield '| --- | --- | --- | --- | --- | --- | --- |'
-    for (name, transport), found in events.items():
+    for name, found in events.items():
         passed = [result for result in found if result['outcome'] == 'passed']
-        gaps = [result[FIGURE] for result in passed] or [float('nan')]
-        fullest = sorted(passed, key=len, reverse=True)  # which have them in order
-        phases = list(dict.fromkeys(key for result in fullest for key in result if key not in OTHERS))
-        medians = (statistics.median(result[phase] for result in passed if phase in result) for phase in phases)
-        yield (f'| {name} | {transport} | {len(passed)} | {len(found) - len(passed)} | {statistics.median(gaps):.1f} | '
-               f'{max(gaps):.1f} | {", ".join(f"{phase} {median:.1f}" for phase, median in zip(phases, medians))} |')
+        failed = len(found) - len(passed)
+        if not passed:
+            yield f'| {name} | | 0 | {failed} | | | |'
+        for transport in TRANSPORTS:
+            figures = [result[transport] for result in passed if transport in result]
+            if figures:
+                yield row(name, transport, figures, failed)
     yield ''
     yield 'Of ' + ', '.join(sorted({f'{result["commit"]} ({result["image"]})' for result in results}))
 

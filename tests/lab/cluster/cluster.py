@@ -17,6 +17,7 @@ from node import Node
 NAMES = ('n1', 'n2', 'n3')
 ADDRESSES = ('192.0.2.1', '192.0.2.2', '192.0.2.3')  # where clients are
 CORE_ADDRESSES = ('198.51.100.1', '198.51.100.2', '198.51.100.3')  # between the nodes alone
+CLIENT_ADDRESSES = {'rdma': '192.0.2.9', 'tcp': '192.0.2.10'}
 ADDRESS = '192.0.2.100'
 CLIENTS, CORE = 'front', 'core'  # networks; `lan` is that of other tests, with the same addresses
 POOL = SERVICE = 'tank'
@@ -32,7 +33,7 @@ class Cluster:
     COUNT = 2
 
     def __init__(self, lab, public_key, **options):
-        self.lab, self.nodes, self.client = lab, [], None
+        self.lab, self.nodes, self.clients = lab, [], {}
         for name, address, core in list(zip(NAMES, ADDRESSES, CORE_ADDRESSES))[:self.COUNT]:
             self.nodes.append(lab.add(
                 Node, name, drives=self._drives(), memory_mib=2560,
@@ -50,16 +51,17 @@ class Cluster:
             node.wait_until_up()
         return self
 
-    def begin_client(self):
-        """It boots while the cluster is made."""
-        self.client = self.lab.add(Guest, 'worker', server_address=ADDRESS, networks={CLIENTS: '192.0.2.9/24'})
-        self.client.power_on()
+    def begin_clients(self):
+        """One for each transport. They boot while the cluster is made."""
+        for transport, address in CLIENT_ADDRESSES.items():
+            self.clients[transport] = self.lab.add(Guest, f'worker-{transport}', server_address=ADDRESS,
+                                                   networks={CLIENTS: f'{address}/24'})
+            self.clients[transport].power_on()
 
     def remove(self):
         """All its machines."""
-        for machine in (self.client, *self.nodes[::-1]):
-            if machine:
-                self.lab.remove(machine)
+        for machine in (*self.clients.values(), *self.nodes[::-1]):
+            self.lab.remove(machine)
 
     def _addresses(self, node):
         number = self.nodes.index(node)

@@ -82,12 +82,17 @@ def client_ahead_by(client):
     return ahead
 
 
-def phases(cluster, client, writer):
-    """Seconds of each phase of the longest time in which WRITER had no answer: none where no server was begun in it."""
+def logs_of(cluster):
+    """(when, line) of all its nodes that are up."""
+    return [told for node in cluster.nodes if node.is_on() for told in told_by(node)]
+
+
+def phases(lines, client, writer):
+    """Seconds of each phase of the longest time in which WRITER had no answer: none where no server was begun in it, as
+    the nodes have LINES of."""
     ahead = client_ahead_by(client)
     begin, end = (moment - ahead for moment in writer.gap)
-    lines = [told for node in cluster.nodes if node.is_on() for told in told_by(node)]
-    lines += [(moment - ahead, 'connected') for moment in writer.connections] + [(end, 'acknowledged')]
+    lines = lines + [(moment - ahead, 'connected') for moment in writer.connections] + [(end, 'acknowledged')]
     lines = sorted(line for line in lines if begin - SLACK <= line[0] <= end)
     found, last = {}, begin
     if not any(re.search(PHASES['opening'], line) for _, line in lines):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
-"""Two nodes of the appliance, made a cluster by its own commands, while a client with a stock kernel writes over RDMA:
-what is acknowledged is kept, locks are kept, and clients go on by themselves."""
+"""Two nodes of the appliance, made a cluster by its own commands, while clients with a stock kernel are at work over
+RDMA and TCP: what is acknowledged is kept, locks are kept, and they go on by themselves."""
 
 import json
 import signal
@@ -24,7 +24,7 @@ def apart(lab, image, key, public_key):
 
 @pytest.fixture(scope='module')
 def cluster(apart):
-    apart.begin_client()
+    apart.begin_clients()
     token = apart.create()
     assert 'does not answer to this token' in apart.join('a' * len(token), rc=4)
     apart.join(token)
@@ -53,57 +53,57 @@ def test_the_cluster_is_whole(cluster):
                                                         rc=4))['error']['message']
 
 
-def test_a_planned_move(cluster, writer, told):
+def test_a_planned_move(cluster, work):
     before = cluster.owner()
     move(cluster)
     assert cluster.owner() is cluster.other(before)
-    told(writer.check())
+    work.check()
 
 
-def test_a_server_that_is_killed(cluster, writer, told):
+def test_a_server_that_is_killed(cluster, work):
     kill_server(cluster)
-    told(writer.check())
+    work.check()
 
 
-def test_a_node_without_power(cluster, writer, reader, told):
+def test_a_node_without_power(cluster, work):
     """Who reads a dataset at the other node does not notice."""
     owner = cluster.owner()
+    work.read_at(cluster.other(owner))
     owner.power_off()
     cluster.wait_for_owner(cluster.other(owner))
     why = json.loads(cluster.other(owner).run('millrace node update /state/none --json', rc=4))['error']['message']
     assert f'{owner.name} is offline' in why
-    told(writer.check())
-    told(reader.check(writer.gap), 'longest time between readings of the dataset')
+    work.check()
 
 
-def test_a_node_that_stands_still_and_goes_on(cluster, writer, told):
+def test_a_node_that_stands_still_and_goes_on(cluster, work):
     """Its watchdog stands still too. It is told that it was fenced, and what it writes until then is not kept."""
     owner = cluster.owner()
     owner.pause()
     cluster.wait_for_owner(cluster.other(owner))
-    writer.more(20)
+    work.more(20)
     owner.go_on()
     wait_until(lambda: not owner.is_on(), 300, 'it resets itself', interval=1)
-    told(writer.check())
+    work.check()
 
 
 # --- more events, with --all ----------------------------------------------------------------------------
 
 @pytest.mark.long
-def test_a_server_that_stands_still(cluster, writer, told):
+def test_a_server_that_stands_still(cluster, work):
     """Its monitor's time passes."""
     owner, pid = cluster.serving()
     owner.run(f'kill -{signal.SIGSTOP} {pid}')
     cluster.wait_for_another_server(owner, pid)
-    told(writer.check())
+    work.check()
 
 
 @pytest.mark.long
-def test_a_kernel_that_panics(cluster, writer, told):
+def test_a_kernel_that_panics(cluster, work):
     owner = cluster.owner()
     owner.run('systemd-run --on-active=1 sh -c "echo c >/proc/sysrq-trigger"')
     cluster.wait_for_owner(cluster.other(owner))
-    told(writer.check())
+    work.check()
 
 
 def boot_of(node):
@@ -111,26 +111,26 @@ def boot_of(node):
 
 
 @pytest.mark.long
-def test_one_of_two_networks_between_the_nodes(cluster, writer, told):
+def test_one_of_two_networks_between_the_nodes(cluster, work):
     """They have another: each is cut, the clients' too, whose service goes with it."""
     owner = cluster.owner()
     boots = {node: boot_of(node) for node in cluster.nodes}
     assert owner.run('corosync-cfgtool -s').split().count('connected') == 2
     owner.cut(CORE)
     wait_until(lambda: 'disconnected' in owner.run('corosync-cfgtool -s'), 120, 'the cable is missed')
-    writer.more(50)
+    work.more(50)
     assert cluster.owner() is owner
     owner.join(CORE)
     wait_until(lambda: 'disconnected' not in owner.run('corosync-cfgtool -s'), 120, 'the cable is back')
     with cluster.spoiling(owner):  # rxe may not outlive a pulled cable (soft.py)
         owner.cut(CLIENTS)
         cluster.wait_for_owner(cluster.other(owner))
-        told(writer.check())
+        work.check()
         assert boots == {node: boot_of(node) for node in cluster.nodes}
 
 
 @pytest.mark.long
-def test_nodes_that_do_not_see_each_other(cluster, writer, told):
+def test_nodes_that_do_not_see_each_other(cluster, work):
     """The one that serves goes on, and the other is fenced."""
     owner = cluster.owner()
     other = cluster.other(owner)
@@ -139,66 +139,66 @@ def test_nodes_that_do_not_see_each_other(cluster, writer, told):
             other.cut(network)
         wait_until(lambda: not other.is_on() or not owner.is_on(), 600, 'one of them resets itself', interval=1)
         assert owner.is_on() and cluster.owner() is owner
-        told(writer.check())
+        work.check()
 
 
 @pytest.mark.long
-def test_the_storage_path_is_cut(cluster, writer, told):
+def test_the_storage_path_is_cut(cluster, work):
     """The node that serves sees no drive any more."""
     owner = cluster.owner()
     with cluster.spoiling(owner):
         owner.pull_drives([drive.number for drive in owner.drives])
         cluster.wait_for_owner(cluster.other(owner))
-        told(writer.check())
+        work.check()
 
 
 @pytest.mark.long
-def test_a_drive_is_lost_meanwhile(cluster, writer, told):
+def test_a_drive_is_lost_meanwhile(cluster, work):
     owner = cluster.owner()
     other = cluster.other(owner)
     owner.power_off()
     other.pull_drive(5)
     try:
         cluster.wait_for_owner(other)
-        told(writer.check())
+        work.check()
     finally:
         other.put_drive(5)
 
 
 @pytest.mark.long
-def test_moved_back_at_once(cluster, writer, told):
+def test_moved_back_at_once(cluster, work):
     owner = cluster.owner()
     for node in (cluster.other(owner), owner):
         move(cluster)
         assert cluster.owner() is node
-    told(writer.check())
+    work.check()
 
 
 @pytest.mark.long
-def test_both_nodes_at_once(cluster, writer, told):
+def test_both_nodes_at_once(cluster, work):
     for node in cluster.nodes:
         node.power_off()
     for node in cluster.nodes:
         node.power_on()
     cluster.wait_until_whole()
-    told(writer.check())
+    work.check()
 
 
 @pytest.mark.long
-def test_a_clock_that_is_an_hour_behind(cluster, writer, told):
+def test_a_clock_that_is_an_hour_behind(cluster, work):
     owner = cluster.owner()
     other = cluster.other(owner)
     with cluster.spoiling(other):
         other.run('systemctl stop chrony; date --set="1 hour ago"')
         owner.power_off()
         cluster.wait_for_owner(other)
-        told(writer.check())
+        work.check()
 
 
 @pytest.fixture
 def dying(lab, cluster):
     """A client that holds a lock."""
-    dying = lab.add(Guest, 'dying', server_address=ADDRESS, networks={CLIENTS: '192.0.2.10/24'})
+    dying = lab.add(Guest, 'dying', server_address=ADDRESS, networks={CLIENTS: '192.0.2.11/24'})
     dying.start()
     dying.mount(f'/{SERVICE}/share', MINE, 'vers=4.1,proto=tcp', PORTS['tcp'], timeout=300)
     held = dying.spawn(f'exec 9>{MINE}/dying && flock 9 && echo held && sleep 1000')
@@ -208,23 +208,23 @@ def dying(lab, cluster):
 
 
 @pytest.mark.long
-def test_a_client_that_dies_in_grace(cluster, writer, dying, told):
+def test_a_client_that_dies_in_grace(cluster, clients, work, dying):
     """It is waited for, and nobody has what it had locked before grace is over."""
     owner, pid = cluster.serving()
     owner.run(f'kill -{signal.SIGKILL} {pid}')
     dying.power_off()
     cluster.wait_for_another_server(owner, pid)
-    writer.client.run(f'flock {MINE}/dying true', timeout=300)
+    clients['rdma'].run(f'flock {MINE}/dying true', timeout=300)
     assert not cluster.owner().json(f'millrace service end-grace {SERVICE}')['grace_ended']  # it was over
-    told(writer.check())
+    work.check()
 
 
 @pytest.mark.long
-def test_a_node_is_drained_and_resumed(cluster, writer, told):
+def test_a_node_is_drained_and_resumed(cluster, work):
     owner = cluster.owner()
     owner.run('millrace node drain', timeout=900)
     assert cluster.owner() is cluster.other(owner) and cluster.states()[owner.name] == 'drained'
-    told(writer.check())
+    work.check()
     owner.run('millrace node resume', timeout=900)
 
 
@@ -234,13 +234,13 @@ def processes(node):
 
 
 @pytest.mark.long
-def test_twenty_failovers(cluster, writer, told):
-    """One after the other, all of one writer."""
+def test_twenty_failovers(cluster, work):
+    """One after the other, all of the same work."""
     for number in range(20):
         (kill_server, cut_power, move)[number % 3](cluster)
-        writer.more(20)
+        work.more(20)
         cluster.wait_until_whole()
-    told(writer.check())
+    work.check()
     owner = cluster.owner()
     wait_until(lambda: processes(owner) == [2, 2] and processes(cluster.other(owner)) == [1, 1], 60, 'nothing is left behind')
 

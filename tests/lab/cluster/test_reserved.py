@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
 """Two nodes of the appliance that see the same drives of a third machine over NVMe-oF, which have reservations: who is
-fenced is shut out of them. A client writes meanwhile, as in test_cluster.py."""
+fenced is shut out of them. Clients are at work meanwhile, as in test_cluster.py."""
 
 import json
 
@@ -56,7 +56,7 @@ def cluster(lab, image, key, public_key):
     cluster.start()
     for node in cluster.nodes:
         cluster.connect(node)
-    cluster.begin_client()
+    cluster.begin_clients()
     cluster.create_pool(cluster.paths(cluster.nodes[0]))
     cluster.join(cluster.create())
     yield cluster.serve()
@@ -69,7 +69,7 @@ def test_both_are_registered(cluster):
     assert all(kind == 5 and len(keys) == 2 for kind, keys in reports) and len(reports) == DRIVES
 
 
-def test_who_stands_still_is_shut_out(cluster, writer, told):
+def test_who_stands_still_is_shut_out(cluster, work):
     """Nobody waits for its watchdog. It resets itself when it goes on."""
     owner = cluster.owner()
     other = cluster.other(owner)
@@ -77,7 +77,7 @@ def test_who_stands_still_is_shut_out(cluster, writer, told):
     cluster.wait_for_owner(other)
     assert all(len(keys) == 1 for _, keys in cluster.reports(other))
     assert 'is shut out of all drives' in other.run('grep -h "shut out" /var/log/pacemaker/pacemaker.log; journalctl -q -o cat | grep "shut out"; :')
-    writer.more(20)
+    work.more(20)
     owner.go_on()
     wait_until(lambda: not owner.is_on(), 300, 'it resets itself', interval=1)
-    told(writer.check())
+    work.check()

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""What clients do while something happens to the cluster, one of them over each transport: they write and read, hold locks,
+and try to get each other's."""
+
+from cluster import MINE, POOL, PORTS, SERVICE
+from harness.appender import Appender
+from harness.host import wait_until
+from phases import logs_of, phases
+from reader import Reader
+
+ALSO, SET = '/mnt/also', '/mnt/set'
+OPTIONS = 'vers=4.1,proto={},timeo=150'
+MOUNT_TIMEOUT = 300
+
+
+def mount_share(client, transport):
+    """Twice: the second has a cache of its own."""
+    for path, more in ((MINE, ''), (ALSO, ',nosharecache')):
+        client.mount(f'/{SERVICE}/share', path, OPTIONS.format(transport) + more, PORTS[transport], MOUNT_TIMEOUT)
+
+
+def hold(path, own, others):
+    """Keeps the byte OWN of the file locked until its input ends. From the first line of input to the second it tries to
+    lock each of OTHERS, and prints what came of it."""
+    import select
+    file = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
+    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, own)
+    print('held', flush=True)
+    sys.stdin.readline()
+    while not select.select([sys.stdin], [], [], 0.2)[0]:
+        for other in others:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, other)
+                print('stolen', flush=True)
+            except (BlockingIOError, PermissionError):
+                print('refused', flush=True)
+    print('enough', flush=True)
+    sys.stdin.read()
+
+
+class Ranges:
+    """Each of CLIENTS keeps a byte of the file PATH locked, and never gets another's."""
+
+    def __init__(self, clients, path):
+        numbers = range(len(clients))
+        self._holders = [client.spawn_call(hold, path, own, [other for other in numbers if other != own])
+                         for own, client in enumerate(clients)]
+        for holder in self._holders:
+            holder.wait_for_lines(1, MOUNT_TIMEOUT)
+        for holder in self._holders:
+            holder.write(b'try\n')
+
+    def check(self):
+        """End it: all have tried by now, and nobody got one."""
+        for holder in self._holders:
+            holder.wait_for_lines(len(holder.lines()) + 2, MOUNT_TIMEOUT)
+        for holder in self._holders:
+            holder.write(b'enough\n')
+        for holder in self._holders:
+            wait_until(lambda: 'enough' in holder.lines(), MOUNT_TIMEOUT, 'no more tries')
+        for holder in self._holders:
+            holder.close_input()
+            assert holder.wait(timeout=120).rc == 0
+            assert set(holder.lines()) - {'held', 'enough', '', 'null'} == {'refused'}
+
+
+class Work:
+    """Of CLIENTS, by their transports, in directories whose names begin with NAME. TELL is given the figures of each."""
+
+    def __init__(self, cluster, clients, name, tell):
+        self._cluster, self._clients, self._tell, self._readers = cluster, clients, tell, {}
+        self._ranges = Ranges(clients.values(), f'{MINE}/{name}-ranges')
+        self._writers = {}
+        for transport, client in clients.items():
+            there = f'{name}-{transport}'
+            client.run(f'mkdir {MINE}/{there}', timeout=MOUNT_TIMEOUT)
+            self._writers[transport] = Appender(client, f'{MINE}/{there}', f'{ALSO}/{there}')
+
+    def read_at(self, node):
+        """Read a dataset as well, from the reader at NODE."""
+        for transport, client in self._clients.items():
+            client.mount(f'/{POOL}/set', SET, OPTIONS.format(transport), PORTS[transport], MOUNT_TIMEOUT,
+                         server=self._cluster.address_of(node))
+            self._readers[transport] = Reader(client, f'{SET}/data', self._cluster.digest)
+
+    def more(self, records):
+        """Wait until each has so many more acknowledged."""
+        for writer in self._writers.values():
+            writer.more(records)
+
+    def check(self):
+        """End it: nothing is lost, and no lock was. Tells seconds, by transport: of the longest gap, of what it went with
+        (phases.py), and of the longest time between two readings of the dataset."""
+        self._ranges.check()
+        figures = {transport: {'longest gap': round(writer.check(), 2)} for transport, writer in self._writers.items()}
+        lines = logs_of(self._cluster)
+        for transport, writer in self._writers.items():
+            figures[transport] |= phases(lines, self._clients[transport], writer)
+            if transport in self._readers:
+                figures[transport]['reading'] = round(self._readers[transport].check(writer.gap), 2)
+            self._tell(transport, figures[transport])
+
+    def end(self):
+        """Whatever has come of it."""
+        for transport, client in self._clients.items():
+            client.kill_commands()
+            if transport in self._readers:
+                client.run(f'umount -i {SET}', timeout=MOUNT_TIMEOUT)
