@@ -4,6 +4,7 @@ RDMA and TCP: what is acknowledged is kept, locks are kept, and they go on by th
 
 import json
 import signal
+import time
 
 import pytest
 
@@ -185,6 +186,22 @@ def test_both_nodes_at_once(cluster, work):
 
 
 @pytest.mark.long
+def test_a_node_that_starts_alone(cluster, work):
+    """It serves when somebody says to have seen that the other is off, and not before."""
+    alone, off = cluster.nodes
+    for node in cluster.nodes:
+        node.power_off()
+    alone.start()
+    wait_until(lambda: 'has no quorum' in alone.attempt('millrace cluster leave --json').stdout, 300, 'it is a member')
+    time.sleep(60)
+    assert not alone.json('millrace cluster status')['cluster']['quorum'] and not cluster.owner()
+    assert 'has seen' in alone.run(f'millrace cluster confirm-dead {off.name} --json', rc=4)
+    alone.run(f'millrace cluster confirm-dead {off.name} --yes')
+    cluster.wait_for_owner(alone)
+    work.check()
+
+
+@pytest.mark.long
 def test_a_clock_that_is_an_hour_behind(cluster, work):
     owner = cluster.owner()
     other = cluster.other(owner)
@@ -245,7 +262,27 @@ def test_twenty_failovers(cluster, work):
     wait_until(lambda: processes(owner) == [2, 2] and processes(cluster.other(owner)) == [1, 1], 60, 'nothing is left behind')
 
 
-# --- the cluster ends -----------------------------------------------------------------------------------
+# --- members go -----------------------------------------------------------------------------------------
+
+@pytest.mark.long
+def test_a_node_is_gone_for_good(cluster, work):
+    """It is taken out, and the other has a quorum by itself. When it is there after all it may forget the cluster, and join
+    it anew."""
+    left, gone = cluster.nodes
+    gone.power_off()
+    assert 'is online' in left.run(f'millrace cluster remove {gone.name} --yes --json', rc=4)
+    cluster.wait_for_owner(left)
+    left.run(f'millrace cluster remove {gone.name} --json', rc=4)
+    left.run(f'millrace cluster remove {gone.name} --yes', timeout=300)
+    assert cluster.states() == {left.name: 'online'}
+    work.more(20)
+    gone.start()
+    wait_until(lambda: 'has no quorum' in gone.attempt('millrace cluster leave --json').stdout, 300, 'it does not know yet')
+    gone.run('millrace cluster leave --yes', timeout=300)
+    cluster.join(left.json('millrace cluster token')['cluster']['token'])
+    work.check()
+
+
 
 def test_a_node_leaves(cluster):
     """What it served goes on, and the one that is left has a quorum by itself."""
