@@ -90,6 +90,38 @@ int hold_until_written(struct volume_file *file, const struct fsal_io_arg *arg, 
 	return r;
 }
 
+/* --- what this server alone can know -------------------------------------------------------- */
+
+struct vouching {
+	struct look_wait look;
+	struct reply_hold *reply;
+};
+
+/* A server that is over ends within a second (watch.c), and its clients' connections with it. */
+static void vouched(struct look_wait *look)
+{
+	struct vouching *vouching = container_of(look, struct vouching, look);
+
+	if (server_is_over())
+		return;
+	reply_hold_release(
+		vouching->reply, look->status && nvme.options.fenced ? NFS4ERR_DELAY : NFS4_OK);
+	gsh_free(vouching);
+}
+
+void hold_until_vouched(void)
+{
+	struct reply_hold *reply = reply_hold_take();
+	struct vouching *vouching;
+
+	if (!reply)
+		return;
+	vouching = gsh_calloc(1, sizeof(*vouching));
+	vouching->reply = reply;
+	vouching->look.done = vouched;
+	pool_look(nvme.pool, &vouching->look);
+}
+
 /* --- memory of the request ----------------------------------------------------------------- */
 
 #define LENT_LEAST (64u << 10) /* bytes of a write that may make up a row */

@@ -218,6 +218,7 @@ static struct server_module_ops server_ops = {
 	.exports = exports_add_all,
 	.serving = serving,
 	.names_told = hold_names_told,
+	.without_session = hold_until_vouched,
 	.shutdown = shutdown_,
 	.recovery = &recovery_in_pool,
 };

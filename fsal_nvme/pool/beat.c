@@ -11,7 +11,7 @@
  *          move leaves the pool alone
  *
  * A later owner's claim is on all members but those that may be lost (loss.c): more than these that
- * show none prove that there was none when their looks began. beat_look() waits for such answers.
+ * show none prove that there was none when their looks began. pool_look() waits for such answers.
  *
  * The beat waits for nothing. A member whose requests are still on their way is left out of a
  * round, however long they take: a drive may need 30 s to tell that it has failed, and openers are
@@ -237,13 +237,18 @@ void beat_round(struct pool *pool)
 	io_submit(pool->engine, list, count);
 }
 
-void beat_look(struct pool *pool, struct look_wait *wait)
+void pool_look(struct pool *pool, struct look_wait *wait)
 {
 	struct beats *beats = pool->beats;
 	struct io *list[POOL_DEVICES_MAX];
 	unsigned count;
 	bool nobody;
 
+	if (!beats) {
+		wait->status = 0;
+		wait->done(wait);
+		return;
+	}
 	pthread_mutex_lock(&beats->lock);
 	wait->since = engine_clock(pool->engine);
 	wait->next = beats->waits;
@@ -284,7 +289,7 @@ int beat_still_ours(struct pool *pool)
 	int rc;
 
 	event_init(&ours.event, pool->engine);
-	beat_look(pool, &ours.wait);
+	pool_look(pool, &ours.wait);
 	rc = event_wait(&ours.event);
 	if (rc == -EDEADLK)
 		forget_wait(pool->beats, &ours.wait);

@@ -566,19 +566,7 @@ void beat_stop(struct pool *pool);
  * the pool fail with -ESTALE. Where no thread beats. */
 void beat_round(struct pool *pool);
 
-/* Waiting for parity + 1 members that show no later owner, by looks that begin from now on. */
-struct look_wait {
-	/* Once; on an engine thread, or before beat_look() returns. */
-	void (*done)(struct look_wait *wait);
-	int status; /* 0, -ESTALE (the pool has failed), -EIO: too few members can be read, or
-		       another error */
-	/* beat.c's own */
-	uint64_t since; /* engine_clock() */
-	struct look_wait *next;
-};
-/* Between beat_start() and beat_stop(), by which it must be done. Does not wait. */
-void beat_look(struct pool *pool, struct look_wait *wait);
-/* The same, waiting. */
+/* pool_look(), waiting. */
 int beat_still_ours(struct pool *pool);
 
 /* --- earlier owners that may still write (owner.c) ----------------------------------------- */

@@ -7,7 +7,7 @@
  * read it, and would go on into the next owner's part of the ring. So the order is
  *
  *   1. the record with the new window is durable (promised),
- *   2. labels are read (beat_look()), and more members than may be lost show none of a later
+ *   2. labels are read (pool_look()), and more members than may be lost show none of a later
  *      epoch,
  *   3. the window is used.
  *
@@ -87,5 +87,5 @@ static void looked(struct look_wait *wait)
 void journal_fence_look(struct journal *j)
 {
 	j->fence.wait.done = looked;
-	beat_look(j->pool, &j->fence.wait);
+	pool_look(j->pool, &j->fence.wait);
 }

@@ -368,6 +368,20 @@ void pool_when_durable(struct pool *pool, uint64_t lsn, struct durable_wait *wai
 /* The same, waiting. */
 int pool_sync(struct pool *pool, uint64_t lsn);
 
+/* An answer to whether a later owner has the pool, by looks at more devices than may be lost that
+ * begin from now on. Embedded by the caller and left alone until `done`, which runs on an engine
+ * thread or before pool_look() returns. */
+struct look_wait {
+	void (*done)(struct look_wait *wait);
+	int status; /* 0: none has; -ESTALE: the pool has failed; -EIO: too few devices can be read;
+		       or another error */
+	/* the pool's own */
+	uint64_t since; /* engine_clock() */
+	struct look_wait *next;
+};
+/* Does not wait. Where the pool is read only, 0. */
+void pool_look(struct pool *pool, struct look_wait *wait);
+
 /* --- the volume table ------------------------------------------------------------------------ */
 
 enum volume_kind { VOLUME_SHARE = 1, VOLUME_DATASET = 2, VOLUME_SNAPSHOT = 3 };

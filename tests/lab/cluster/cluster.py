@@ -228,6 +228,10 @@ class OwnDrives(Cluster):
         """What the server says of the pool's."""
         return self.serving()[0].json(f'millrace pool status {POOL}')['pool']['devices']
 
+    def readers_see(self, node):
+        """What the reader at NODE, which is not the one that serves, says of the pool's devices."""
+        return [device['state'] for device in node.json(f'millrace pool status {POOL}')['pool']['devices']]
+
     def not_whole(self):
         """Devices of the pool, as the cluster says; None where it does not know."""
         told = self._ask('cluster status')

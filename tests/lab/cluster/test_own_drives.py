@@ -31,11 +31,14 @@ def cluster(lab, image, key, public_key, fabric):
 
 
 def wait_until_whole(cluster):
-    """All nodes are there, and their drives are whole; nobody has said so."""
+    """All nodes are there, and their drives are whole and read by all; nobody has said so."""
     cluster.wait_until_whole()
     cluster.wait_for_drives()
     wait_until(lambda: all(device['whole'] for device in cluster.devices()), 900, 'the pool is whole', interval=5)
     wait_until(lambda: cluster.not_whole() == 0, 120, 'the cluster knows it', interval=5)
+    owner = cluster.owner()
+    for node in (node for node in cluster.nodes if node is not owner):
+        wait_until(lambda: set(cluster.readers_see(node)) == {'active'}, 120, f'the reader at {node.name} has them', interval=5)
 
 
 def domains_away(cluster):
@@ -136,11 +139,14 @@ def test_a_network_is_cut(cluster, work):
 
 
 def test_a_drive_is_pulled_and_put_back(cluster, work):
-    """Of a node that does not serve: it is missed and found through that node."""
+    """Of a node that does not serve: it is missed and found through that node. Until it is whole no node is updated."""
     wait_until_whole(cluster)
-    other = cluster.other(cluster.owner())
+    owner = cluster.owner()
+    other = cluster.other(owner)
     other.pull_drive(0)
     wait_until(lambda: domains_away(cluster) == {other.name}, 600, 'it is dropped', interval=2)
+    wait_until(lambda: cluster.not_whole() == 1, 120, 'the cluster knows of it', interval=5)
+    assert 'not whole' in owner.run('millrace node update /state/none --json', rc=4)
     other.put_drive(0)
     work.check()
     wait_until_whole(cluster)
