@@ -31,6 +31,7 @@ struct pulse {
 	uint8_t *memory; /* LABEL_AREA: the labels that are read, then the block of the beat */
 	uint64_t began;
 	uint64_t count; /* of the beat that follows the look; 0: none does */
+	uint64_t due; /* beats->lock; of the beat that is to follow the next look, likewise */
 	bool busy, again; /* beats->lock; again: to be looked at once more when it is over */
 };
 
@@ -117,10 +118,11 @@ static void prepare_area(struct pulse *p, uint64_t offset)
 }
 
 /* Under the lock, or as long as it is busy. */
-static void prepare_look(struct pulse *p, uint64_t count)
+static void prepare_look(struct pulse *p)
 {
 	p->again = false;
-	p->count = count;
+	p->count = p->due;
+	p->due = 0;
 	p->began = engine_clock(p->pool->engine);
 	prepare_area(p, LABEL_A_OFFSET);
 }
@@ -137,7 +139,7 @@ static void pulse_over(struct pulse *p, int error)
 		pool->beats->error = error;
 	again = p->again && error != -ESHUTDOWN && !atomic_load(&pool->failure);
 	if (again)
-		prepare_look(p, 0);
+		prepare_look(p);
 	p->busy = again;
 	pthread_mutex_unlock(&pool->beats->lock);
 	if (again)
@@ -202,7 +204,7 @@ static void label_looked_at(struct io *io)
 /* --- all of them ------------------------------------------------------------------------------ */
 
 /* Under the lock; the requests in `list` are to be submitted behind it. A member that is busy is
- * looked at once more then, when nothing but a look is wanted. */
+ * looked at once more then, and shows this beat. */
 static unsigned begin_looks(struct pool *pool, uint64_t count, struct io **list)
 {
 	struct beats *beats = pool->beats;
@@ -213,12 +215,14 @@ static unsigned begin_looks(struct pool *pool, uint64_t count, struct io **list)
 
 		if (!member_usable(p->member) || atomic_load(&p->member->failing))
 			continue;
+		if (count)
+			p->due = count;
 		if (p->busy) {
-			p->again |= !count;
+			p->again = true;
 			continue;
 		}
 		p->busy = true;
-		prepare_look(p, count);
+		prepare_look(p);
 		list[begun++] = &p->io;
 	}
 	beats->busy += begun;
@@ -245,7 +249,7 @@ void pool_look(struct pool *pool, struct look_wait *wait)
 	bool nobody;
 
 	if (!beats) {
-		wait->status = 0;
+		wait->status = pool->read_only ? 0 : -ESHUTDOWN;
 		wait->done(wait);
 		return;
 	}

@@ -159,6 +159,35 @@ static void a_slow_device_does_not_stop_the_beat(void **state)
 	fixture_free(&f);
 }
 
+static unsigned answers;
+
+static void answered(struct look_wait *wait)
+{
+	assert_int_equal(wait->status, 0);
+	answers++;
+}
+
+static void a_look_does_not_stop_the_beat(void **state)
+{
+	struct look_wait wait = {.done = answered};
+	struct fixture f;
+	struct pool *pool;
+
+	fixture_make(&f, FIXTURE_DEVICES, 4, 2, DEVICE_SIZE, 2);
+	pool = fixture_must_open(&f);
+	sim_drain(f.world);
+	for (unsigned round = 1; round <= 3; round++) {
+		pool_look(pool, &wait);
+		beat_round(pool); /* all devices are being looked at */
+		engine_sleep(f.engine, SECOND);
+		for (unsigned i = 0; i < FIXTURE_DEVICES; i++)
+			assert_int_equal(beat_on(&f, pool, i), round);
+		assert_int_equal(answers, round);
+	}
+	pool_abandon(pool);
+	fixture_free(&f);
+}
+
 /* Opens as another host that is told to. */
 static struct pool *take_over(struct fixture *f, struct engine *engine)
 {
@@ -282,6 +311,7 @@ int main(void)
 		cmocka_unit_test(a_claim_is_as_old_as_what_it_repeats),
 		cmocka_unit_test(a_claim_repeats_an_earlier_epoch),
 		cmocka_unit_test(a_slow_device_does_not_stop_the_beat),
+		cmocka_unit_test(a_look_does_not_stop_the_beat),
 		cmocka_unit_test(a_look_that_fails_gives_no_slots_away),
 		cmocka_unit_test(an_owner_stops_when_there_is_a_later_one),
 	};

@@ -270,7 +270,8 @@ def test_a_node_is_gone_for_good(cluster, work):
     it anew."""
     left, gone = cluster.nodes
     gone.power_off()
-    assert 'is online' in left.run(f'millrace cluster remove {gone.name} --yes --json', rc=4)
+    assert 'is fenced first' in left.run(f'millrace cluster remove {gone.name} --yes --json', rc=4)
+    wait_until(lambda: cluster.states()[gone.name] == 'offline', 300, 'it is fenced', interval=2)
     cluster.wait_for_owner(left)
     left.run(f'millrace cluster remove {gone.name} --json', rc=4)
     left.run(f'millrace cluster remove {gone.name} --yes', timeout=300)
