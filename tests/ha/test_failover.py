@@ -5,6 +5,7 @@ acknowledged record is lost, no lock is stolen, no checkpoint is half."""
 import os
 import shutil
 import signal
+import socket
 import time
 
 import pytest
@@ -14,6 +15,9 @@ from harness.client import make_client
 from harness.host import wait_until
 from harness.server import Pool
 from harness.appender import Appender, told  # noqa: F401 (a fixture)
+
+
+ETH_P_ARP = 0x0806
 
 
 @pytest.fixture(scope='module')
@@ -63,6 +67,17 @@ def test_a_planned_move(cluster, writer, told):
     assert cluster.move() is not before
     told(writer.check())
     assert cluster.fenced == []
+
+
+def test_the_service_says_where_it_is(cluster):
+    """Again and again: another node may have said it of itself."""
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ARP)) as listener:
+        listener.bind((cluster.bridge, 0))
+        listener.settimeout(60)
+        said = []
+        while not said or said[-1] - said[0] < 5:
+            if listener.recv(100)[28:32] == socket.inet_aton(cluster.address):  # the sender's
+                said.append(time.monotonic())
 
 
 def test_a_server_that_is_killed(cluster, writer, told):
