@@ -27,7 +27,7 @@ def hold(path, own, others):
     fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, own)
     print('held', flush=True)
     sys.stdin.readline()
-    while not select.select([sys.stdin], [], [], 0.2)[0]:
+    while not select.select([sys.stdin], [], [], 0.5)[0]:
         for other in others:
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, other)
