@@ -34,6 +34,7 @@ def version_of(images):
 def pytest_addoption(parser):
     parser.addoption('--all', action='store_true', help='the long tests too, more of everything, and all soft devices')
     parser.addoption('--soft', choices=SOFT, help='with this kind of soft RDMA device [rxe]')
+    parser.addoption('--over', choices=['rdma', 'tcp', 'both'], help="which of a cluster's clients write [rdma; both with --all]")
     parser.addoption('--rounds', type=int, default=1, metavar='N', help='each event of a cluster so many times')
     parser.addoption('--shard', type=shard, default=(1, 1), metavar='I/N', help='the I-th of N parts')
     parser.addoption('--results', metavar='FILE', help='add what comes of each test to FILE (results.py)')
@@ -47,7 +48,7 @@ def pytest_configure(config):
     config.results = None
     if config.getoption('--results'):
         image = f'{os.path.relpath(IMAGES, ROOT)} {version_of(IMAGES)}'
-        config.results = Results(config.getoption('--results'), ROOT, image, config.getoption('--all'))
+        config.results = Results(config.getoption('--results'), ROOT, image, config.getoption('--all'), config.getoption('--over'))
     elif config.getoption('--resume'):
         raise pytest.UsageError('--resume needs --results')
 

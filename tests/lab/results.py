@@ -3,11 +3,11 @@
 
     pytest tests/lab --all --shard 2/3 --results FILE            a third of it
     pytest tests/lab --all --results FILE --resume               what has not passed yet
-    pytest tests/lab/cluster --rounds 5 --results FILE           each event five times
+    pytest tests/lab/cluster --rounds 5 --over tcp --results FILE   each event five times
     python3 tests/lab/results.py FILE                            what clients have waited for in them
 
 FILE has a line of JSON for each result, at once; the last of a test counts, where it was of the same commit with nothing
-changed, of the same image, and as long.
+changed, of the same image, and with the same options.
 """
 
 import argparse
@@ -56,11 +56,12 @@ def why(report):
 
 
 class Results:
-    """Those in the file PATH, and a way to add some: of the image IMAGE, and with all of the tests if EVERY."""
+    """Those in the file PATH, and a way to add some: of the image IMAGE, with all of the tests if EVERY, clients that write OVER
+    what was said."""
 
-    def __init__(self, path, root, image, every):
+    def __init__(self, path, root, image, every, over):
         self.path = path
-        self.of = {'commit': commit(root), 'image': image, 'all': every}
+        self.of = {'commit': commit(root), 'image': image, 'all': every, 'over': over}
         self.last = {result['test']: result for result in read(path)}
 
     def has_passed(self, test):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
-"""What clients do while something happens to the cluster, one of them over each transport: they write and read, hold locks,
-and try to get each other's."""
+"""What clients do while something happens to the cluster, one over each transport: they hold locks, and try to get each
+other's; one of them, or both, writes and reads."""
 
 from cluster import MINE, POOL, PORTS, SERVICE
 from harness.appender import Appender
@@ -65,26 +65,28 @@ class Ranges:
 
 
 class Work:
-    """Of CLIENTS, by their transports, in directories whose names begin with NAME. TELL is given the figures of each."""
+    """Of CLIENTS, by their transports, with files whose names begin with NAME. Those OVER some transports write. TELL is given the
+    figures of each of these."""
 
-    def __init__(self, cluster, clients, name, tell):
+    def __init__(self, cluster, clients, over, name, tell):
         self._cluster, self._clients, self._tell, self._readers = cluster, clients, tell, {}
         self._ranges = Ranges(clients.values(), f'{MINE}/{name}-ranges')
         self._writers = {}
-        for transport, client in clients.items():
+        for transport in over:
             there = f'{name}-{transport}'
-            client.run(f'mkdir {MINE}/{there}', timeout=MOUNT_TIMEOUT)
-            self._writers[transport] = Appender(client, f'{MINE}/{there}', f'{ALSO}/{there}')
+            clients[transport].run(f'mkdir {MINE}/{there}', timeout=MOUNT_TIMEOUT)
+            self._writers[transport] = Appender(clients[transport], f'{MINE}/{there}', f'{ALSO}/{there}')
 
     def read_at(self, node):
-        """Read a dataset as well, from the reader at NODE."""
-        for transport, client in self._clients.items():
+        """Those that write read a dataset as well, from the reader at NODE."""
+        for transport in self._writers:
+            client = self._clients[transport]
             client.mount(f'/{POOL}/set', SET, OPTIONS.format(transport), PORTS[transport], MOUNT_TIMEOUT,
                          server=self._cluster.address_of(node))
             self._readers[transport] = Reader(client, f'{SET}/data', self._cluster.digest)
 
     def more(self, records):
-        """Wait until each has so many more acknowledged."""
+        """Wait until each writer has so many more acknowledged."""
         for writer in self._writers.values():
             writer.more(records)
 
@@ -102,7 +104,7 @@ class Work:
 
     def end(self):
         """Whatever has come of it."""
-        for transport, client in self._clients.items():
+        for client in self._clients.values():
             client.kill_commands()
-            if transport in self._readers:
-                client.run(f'umount -i {SET}', timeout=MOUNT_TIMEOUT)
+        for transport in self._readers:
+            self._clients[transport].run(f'umount -i {SET}', timeout=MOUNT_TIMEOUT)
