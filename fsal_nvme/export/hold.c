@@ -97,7 +97,8 @@ struct vouching {
 	struct reply_hold *reply;
 };
 
-/* A server that is over ends within a second (watch.c), and its clients' connections with it. */
+/* A server that is over ends within a second (watch.c), and its clients' connections with it. Where
+ * no other may take over unseen (not fenced) what cannot be looked at is answered all the same. */
 static void vouched(struct look_wait *look)
 {
 	struct vouching *vouching = container_of(look, struct vouching, look);

@@ -13,8 +13,8 @@
  * A later owner's claim is on all members but those that may be lost (loss.c): more than these that
  * show none prove that there was none when their looks began. pool_look() waits for such answers.
  *
- * The beat waits for nothing. A member whose requests are still on their way is left out of a
- * round, however long they take: a drive may need 30 s to tell that it has failed, and openers are
+ * The beat waits for nothing. A member whose requests are still on their way has its turn behind
+ * them, however long they take: a drive may need 30 s to tell that it has failed, and openers are
  * content with the beat on any member. From the claim to the label that marks the pool as closed it
  * has a thread of its own, since a checkpoint takes as long as it takes; where there are no threads
  * it is a part of pool_maintain().
@@ -390,6 +390,8 @@ static int wait_idle(struct pool *pool)
 
 	event_init(&idle, pool->engine);
 	pthread_mutex_lock(&beats->lock);
+	for (unsigned i = 0; i < pool->device_count; i++)
+		beats->pulses[i].again = false; /* a slow device is waited for once */
 	busy = beats->busy;
 	if (busy)
 		beats->idle = &idle;

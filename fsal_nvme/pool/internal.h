@@ -561,8 +561,8 @@ struct beats;
 int beat_start(struct pool *pool);
 /* Waits for what is on its way. Nothing when it was not started. */
 void beat_stop(struct pool *pool);
-/* Looks for a later owner and writes the next beat, on all members where that is not still going on
- * from an earlier round. Does not wait. A member that fails is marked failing; a later owner makes
+/* Looks for a later owner and writes the next beat, on all members, once they are done with what is
+ * still going on there. Does not wait. A member that fails is marked failing; a later owner makes
  * the pool fail with -ESTALE. Where no thread beats. */
 void beat_round(struct pool *pool);
 
