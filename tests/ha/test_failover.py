@@ -16,7 +16,6 @@ from harness.host import wait_until
 from harness.server import Pool
 from harness.appender import Appender, told  # noqa: F401 (a fixture)
 
-
 ETH_P_ARP = 0x0806
 
 
@@ -74,8 +73,9 @@ def test_the_service_says_where_it_is(cluster):
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ARP)) as listener:
         listener.bind((cluster.bridge, 0))
         listener.settimeout(60)
-        said = []
+        said, end = [], time.monotonic() + 60
         while not said or said[-1] - said[0] < 5:
+            assert time.monotonic() < end
             if listener.recv(100)[28:32] == socket.inet_aton(cluster.address):  # the sender's
                 said.append(time.monotonic())
 

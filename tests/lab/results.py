@@ -13,7 +13,6 @@ changed, of the same image, and with the same options.
 import argparse
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys

@@ -106,5 +106,4 @@ class Work:
         """Whatever has come of it."""
         for client in self._clients.values():
             client.kill_commands()
-        for transport in self._readers:
-            self._clients[transport].run(f'umount -i {SET}', timeout=MOUNT_TIMEOUT)
+            client.run(f'! mountpoint -q {SET} || umount -i {SET}', timeout=MOUNT_TIMEOUT)
