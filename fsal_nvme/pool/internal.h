@@ -548,13 +548,14 @@ int heads_mend(struct pool *pool, struct heads *heads, bool labels_written);
 /* --- the beat (beat.c) -------------------------------------------------------------------- */
 
 /*
- * An owner acknowledges what is durable while its looks for a later owner are less than LEASE_NS
- * old, and otherwise looks again first. One that takes over from an owner not known to be dead
- * waits for LEASE_WAIT_NS between its claim and its replay, which so finds all that is acknowledged
- * by an owner that has not seen the claim.
+ * An owner acknowledges what is durable while its looks for a later owner, one a second, are less
+ * than LEASE_NS old, and otherwise looks again first. One that takes over from an owner not known
+ * to be dead waits for LEASE_WAIT_NS between its claim and its replay, which so finds all that is
+ * acknowledged by an owner that has not seen the claim. Clients wait as long behind a death; the
+ * second between the two is for what an owner does from asking for the time to acknowledging.
  */
-#define LEASE_NS (3ull * 1000 * 1000 * 1000)
-#define LEASE_WAIT_NS (4ull * 1000 * 1000 * 1000)
+#define LEASE_NS (1500ull * 1000 * 1000)
+#define LEASE_WAIT_NS (2500ull * 1000 * 1000)
 
 struct beats;
 /* From the claim on; with options.background a thread beats. */

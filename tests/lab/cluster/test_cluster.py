@@ -32,19 +32,25 @@ def cluster(apart):
     return apart.serve()
 
 
-def kill_server(cluster):
+def signal_server(cluster, work, number):
     owner, pid = cluster.serving()
-    owner.run(f'kill -{signal.SIGKILL} {pid}')
+    with work.cut_off():
+        owner.run(f'kill -{number} {pid}')
     cluster.wait_for_another_server(owner, pid)
 
 
-def cut_power(cluster):
+def kill_server(cluster, work):
+    signal_server(cluster, work, signal.SIGKILL)
+
+
+def cut_power(cluster, work):
     owner = cluster.owner()
-    owner.power_off()
+    with work.cut_off():
+        owner.power_off()
     cluster.wait_for_owner(cluster.other(owner))
 
 
-def move(cluster):
+def move(cluster, work):
     cluster.owner().run(f'millrace service move {SERVICE}', timeout=600)
 
 
@@ -56,13 +62,13 @@ def test_the_cluster_is_whole(cluster):
 
 def test_a_planned_move(cluster, work):
     before = cluster.owner()
-    move(cluster)
+    move(cluster, work)
     assert cluster.owner() is cluster.other(before)
     work.check()
 
 
 def test_a_server_that_is_killed(cluster, work):
-    kill_server(cluster)
+    kill_server(cluster, work)
     work.check()
 
 
@@ -70,8 +76,7 @@ def test_a_node_without_power(cluster, work):
     """Who reads a dataset at the other node does not notice."""
     owner = cluster.owner()
     work.read_at(cluster.other(owner))
-    owner.power_off()
-    cluster.wait_for_owner(cluster.other(owner))
+    cut_power(cluster, work)
     why = json.loads(cluster.other(owner).run('millrace node update /state/none --json', rc=4))['error']['message']
     assert f'{owner.name} is offline' in why
     work.check()
@@ -80,7 +85,8 @@ def test_a_node_without_power(cluster, work):
 def test_a_node_that_stands_still_and_goes_on(cluster, work):
     """Its watchdog stands still too. It is told that it was fenced, and what it writes until then is not kept."""
     owner = cluster.owner()
-    owner.pause()
+    with work.cut_off():
+        owner.pause()
     cluster.wait_for_owner(cluster.other(owner))
     work.more(20)
     owner.go_on()
@@ -93,16 +99,15 @@ def test_a_node_that_stands_still_and_goes_on(cluster, work):
 @pytest.mark.long
 def test_a_server_that_stands_still(cluster, work):
     """Its monitor's time passes."""
-    owner, pid = cluster.serving()
-    owner.run(f'kill -{signal.SIGSTOP} {pid}')
-    cluster.wait_for_another_server(owner, pid)
+    signal_server(cluster, work, signal.SIGSTOP)
     work.check()
 
 
 @pytest.mark.long
 def test_a_kernel_that_panics(cluster, work):
     owner = cluster.owner()
-    owner.run('systemd-run --on-active=1 sh -c "echo c >/proc/sysrq-trigger"')
+    with work.cut_off():
+        owner.run('systemd-run --on-active=1 sh -c "echo c >/proc/sysrq-trigger"')
     cluster.wait_for_owner(cluster.other(owner))
     work.check()
 
@@ -124,7 +129,8 @@ def test_one_of_two_networks_between_the_nodes(cluster, work):
     owner.join(CORE)
     wait_until(lambda: 'disconnected' not in owner.run('corosync-cfgtool -s'), 120, 'the cable is back')
     with cluster.spoiling(owner):  # rxe may not outlive a pulled cable (soft.py)
-        owner.cut(CLIENTS)
+        with work.cut_off():
+            owner.cut(CLIENTS)
         cluster.wait_for_owner(cluster.other(owner))
         work.check()
         assert boots == {node: boot_of(node) for node in cluster.nodes}
@@ -148,7 +154,8 @@ def test_the_storage_path_is_cut(cluster, work):
     """The node that serves sees no drive any more."""
     owner = cluster.owner()
     with cluster.spoiling(owner):
-        owner.pull_drives([drive.number for drive in owner.drives])
+        with work.cut_off():
+            owner.pull_drives([drive.number for drive in owner.drives])
         cluster.wait_for_owner(cluster.other(owner))
         work.check()
 
@@ -157,9 +164,10 @@ def test_the_storage_path_is_cut(cluster, work):
 def test_a_drive_is_lost_meanwhile(cluster, work):
     owner = cluster.owner()
     other = cluster.other(owner)
-    owner.power_off()
-    other.pull_drive(5)
     try:
+        with work.cut_off():
+            owner.power_off()
+            other.pull_drive(5)
         cluster.wait_for_owner(other)
         work.check()
     finally:
@@ -170,7 +178,7 @@ def test_a_drive_is_lost_meanwhile(cluster, work):
 def test_moved_back_at_once(cluster, work):
     owner = cluster.owner()
     for node in (cluster.other(owner), owner):
-        move(cluster)
+        move(cluster, work)
         assert cluster.owner() is node
     work.check()
 
@@ -207,7 +215,8 @@ def test_a_clock_that_is_an_hour_behind(cluster, work):
     other = cluster.other(owner)
     with cluster.spoiling(other):
         other.run('systemctl stop chrony; date --set="1 hour ago"')
-        owner.power_off()
+        with work.cut_off():
+            owner.power_off()
         cluster.wait_for_owner(other)
         work.check()
 
@@ -228,8 +237,9 @@ def dying(lab, cluster):
 def test_a_client_that_dies_in_grace(cluster, clients, work, dying):
     """It is waited for, and nobody has what it had locked before grace is over."""
     owner, pid = cluster.serving()
-    owner.run(f'kill -{signal.SIGKILL} {pid}')
-    dying.power_off()
+    with work.cut_off():
+        owner.run(f'kill -{signal.SIGKILL} {pid}')
+        dying.power_off()
     cluster.wait_for_another_server(owner, pid)
     clients['rdma'].run(f'flock {MINE}/dying true', timeout=300)
     assert not cluster.owner().json(f'millrace service end-grace {SERVICE}')['grace_ended']  # it was over
@@ -254,7 +264,7 @@ def processes(node):
 def test_twenty_failovers(cluster, work):
     """One after the other, all of the same work."""
     for number in range(20):
-        (kill_server, cut_power, move)[number % 3](cluster)
+        (kill_server, cut_power, move)[number % 3](cluster, work)
         work.more(20)
         cluster.wait_until_whole()
     work.check()

@@ -80,7 +80,8 @@ def test_the_node_that_serves_dies(cluster, work):
     are taken back."""
     owner = cluster.owner()
     work.read_at(cluster.other(owner))
-    owner.power_off()
+    with work.cut_off():
+        owner.power_off()
     wait_until(lambda: cluster.owner() not in (None, owner), 900, 'another serves', interval=2)
     work.check()
     assert domains_away(cluster) == {owner.name}
@@ -117,7 +118,8 @@ def test_a_node_without_network_is_reset(cluster, work):
 def test_the_node_that_serves_stands_still_and_goes_on(cluster, work):
     """Its watchdog stands still too, and nobody can tell it that it was fenced. Who serves by then is left alone."""
     owner = cluster.owner()
-    owner.pause()
+    with work.cut_off():
+        owner.pause()
     wait_until(lambda: cluster.owner() not in (None, owner), 900, 'another serves', interval=2)
     after, pid = cluster.serving()
     work.more(20)

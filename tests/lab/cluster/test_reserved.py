@@ -73,7 +73,8 @@ def test_who_stands_still_is_shut_out(cluster, work):
     """Nobody waits for its watchdog. It resets itself when it goes on."""
     owner = cluster.owner()
     other = cluster.other(owner)
-    owner.pause()
+    with work.cut_off():
+        owner.pause()
     cluster.wait_for_owner(other)
     assert all(len(keys) == 1 for _, keys in cluster.reports(other))
     assert 'is shut out of all drives' in other.run('grep -h "shut out" /var/log/pacemaker/pacemaker.log; journalctl -q -o cat | grep "shut out"; :')

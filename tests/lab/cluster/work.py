@@ -2,7 +2,9 @@
 """What clients do while something happens to the cluster, one over each transport: they hold locks, and try to get each
 other's; one of them, or both, writes and reads."""
 
-from cluster import MINE, POOL, PORTS, SERVICE
+import contextlib
+
+from cluster import ACT_TIMEOUT, MINE, POOL, PORTS, SERVICE
 from harness.appender import Appender
 from harness.host import wait_until
 from phases import logs_of, phases
@@ -89,6 +91,15 @@ class Work:
         """Wait until each writer has so many more acknowledged."""
         for writer in self._writers.values():
             writer.more(records)
+
+    @contextlib.contextmanager
+    def cut_off(self):
+        """By what is done in this, each writer: until it is at work again nobody asks the nodes how far they are. They have
+        one processor, of which a question takes seconds, and a connection over ssh as many."""
+        with contextlib.ExitStack() as writers:
+            for writer in self._writers.values():
+                writers.enter_context(writer.cut_off(ACT_TIMEOUT))
+            yield
 
     def check(self):
         """End it: nothing is lost, and no lock was. Tells seconds, by transport: of the longest gap, of what it went with

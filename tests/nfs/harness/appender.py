@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
 """A client at work while its server goes away and comes back."""
 
+import contextlib
 import os.path
 
 import pytest
@@ -87,6 +88,17 @@ class Appender:
         """Wait until so many more are acknowledged."""
         count = len(self._told()) + records
         wait_until(lambda: len(self._told()) >= count, timeout, f'{records} more records')
+
+    def _connected(self):
+        return sum(line[0] == 'connected' for line in self._lines())
+
+    @contextlib.contextmanager
+    def cut_off(self, timeout):
+        """Behind what is done in this, wait until it has another connection, and answers by it."""
+        count = self._connected()
+        yield
+        wait_until(lambda: self._connected() > count, timeout, 'another connection')
+        self.more(5)
 
     def check(self):
         """End it; nothing acknowledged is lost, nothing is there twice, and the lock was kept. The longest time
