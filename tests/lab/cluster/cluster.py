@@ -36,7 +36,7 @@ class Cluster:
         self.lab, self.nodes, self.clients = lab, [], {}
         for name, address, core in list(zip(NAMES, ADDRESSES, CORE_ADDRESSES))[:self.COUNT]:
             self.nodes.append(lab.add(
-                Node, name, drives=self._drives(), memory_mib=2560,
+                Node, name, drives=self._drives(), cpus=2, memory_mib=2560,
                 networks={CLIENTS: f'{address}/24', CORE: f'{core}/24'},
                 configuration=f'hostname={name}\nssh_key={public_key}\nrdma=rxe\n', **options))
 

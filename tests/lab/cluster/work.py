@@ -94,8 +94,8 @@ class Work:
 
     @contextlib.contextmanager
     def cut_off(self):
-        """By what is done in this, each writer: until it is at work again nobody asks the nodes how far they are. They have
-        one processor, of which a question takes seconds, and a connection over ssh as many."""
+        """By what is done in this, each writer: until it is at work again nobody asks the nodes how far they are, as a
+        question takes seconds of their processors, and a connection over ssh as many."""
         with contextlib.ExitStack() as writers:
             for writer in self._writers.values():
                 writers.enter_context(writer.cut_off(ACT_TIMEOUT))
