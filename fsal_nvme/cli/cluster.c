@@ -59,7 +59,7 @@ static int add_all(struct words *words, json_t *args, struct error *error)
 /* What an error is about. */
 static const char *object_of(const struct command *command)
 {
-	static const char *const names[] = {"name", "node", "leader", "volume"};
+	static const char *const names[] = {"name", "node", "leader", "host", "volume"};
 
 	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		const char *text = json_string_value(json_object_get(command->args, names[i]));

@@ -174,6 +174,12 @@ static const struct parameter cluster_leave_args[] = {
 static const struct parameter cluster_remove_args[] = {
 	{"node", VALUE_TEXT, NEEDED_PLACE, 0, 0, "NODE", "the node that is gone for good"},
 	{"yes", VALUE_FLAG, 0, 0, 0, NULL, "it can come back by `cluster join` alone"}, END};
+static const struct parameter cluster_qnetd_args[] = {
+	{"host", VALUE_TEXT, NEEDED_PLACE, 0, 0, "HOST",
+		"the machine that runs corosync-qnetd; none: ask nobody any more"},
+	{"ca", VALUE_PATH, 0, 0, 0, "FILE",
+		"its certificate (qnetd-cacert.crt): make a key, and what it is to sign"},
+	{"certificate", VALUE_PATH, 0, 0, 0, "FILE", "what it has signed (cluster-NAME.crt)"}, END};
 static const struct parameter confirm_dead_args[] = {
 	{"node", VALUE_TEXT, NEEDED_PLACE, 0, 0, "NODE", "the node that does not run"},
 	{"yes", VALUE_FLAG, 0, 0, 0, NULL, "somebody has seen that it is off"}, END};
@@ -255,6 +261,8 @@ const struct verb verb_table[] = {
 		NULL},
 	{"cluster", "confirm-dead", "say that a node does not run, where fencing cannot", 0,
 		confirm_dead_args, NULL},
+	{"cluster", "qnetd", "let a third machine decide between nodes that lose each other", 0,
+		cluster_qnetd_args, NULL},
 	{"service", "create", "serve a pool at an address, on whichever node is well", 0,
 		service_create_args, NULL},
 	{"service", "list", "services of the cluster", 0, nothing, NULL},

@@ -212,6 +212,8 @@ static const struct field cluster[] = {
 	{"name", "cluster", FIELD_TEXT},
 	{"quorum", "quorum", FIELD_BOOL},
 	{"fencing", "fencing", FIELD_BOOL},
+	{"qnetd", "quorum device", FIELD_TEXT},
+	{"qnetd_connected", "is connected", FIELD_BOOL},
 	END,
 };
 static const struct field nodes[] = {
