@@ -36,6 +36,7 @@ def test_files(files):
                 own + 'service', own + 'drives', own + 'fencing', own + 'fence', own + 'reservations', 'usr/sbin/fence_millrace',
                 'usr/lib/systemd/system/millrace-cluster.service', 'usr/lib/systemd/system/millrace-fencing.service',
                 'usr/lib/systemd/system/millrace-drives.service',
+                'usr/lib/systemd/system/corosync-qdevice.service.d/millrace.conf',
                 'usr/lib/systemd/system/sbd.service.d/millrace.conf'}
     assert expected <= set(files)
     rest = set(files) - expected

@@ -98,7 +98,7 @@ class Cluster:
 
     # --- what it says -----------------------------------------------------------------------------------
 
-    def _ask_node(self, node, verb):
+    def ask_node(self, node, verb):
         """What it answers; None where it is not up."""
         if not node.is_on():
             return None
@@ -110,10 +110,10 @@ class Cluster:
 
     def _ask(self, verb):
         """What the first node answers that is up, or None."""
-        return next(filter(None, (self._ask_node(node, verb) for node in self.nodes)), None)
+        return next(filter(None, (self.ask_node(node, verb) for node in self.nodes)), None)
 
     def _states_by(self, node):
-        told = self._ask_node(node, 'cluster status')
+        told = self.ask_node(node, 'cluster status')
         return {node['name']: node['state'] for node in told['nodes']} if told else {}
 
     def states(self):

@@ -237,9 +237,8 @@ def dying(lab, cluster):
 def test_a_client_that_dies_in_grace(cluster, clients, work, dying):
     """It is waited for, and nobody has what it had locked before grace is over."""
     owner, pid = cluster.serving()
-    with work.cut_off():
-        owner.run(f'kill -{signal.SIGKILL} {pid}')
-        dying.power_off()
+    owner.run(f'kill -{signal.SIGKILL} {pid}')
+    dying.power_off()
     cluster.wait_for_another_server(owner, pid)
     clients['rdma'].run(f'flock {MINE}/dying true', timeout=300)
     assert not cluster.owner().json(f'millrace service end-grace {SERVICE}')['grace_ended']  # it was over

@@ -54,14 +54,15 @@ def votes(node):
     return int(found[1]) if found else 0
 
 
-def asked(node):
-    """Which machine NODE asks, and whether it is connected."""
-    cluster = node.json('millrace cluster status')['cluster']
-    return cluster.get('qnetd'), cluster.get('qnetd_connected')
+def asked(cluster, node):
+    """Which machine NODE asks, and whether both are connected."""
+    told = (cluster.ask_node(node, 'cluster status') or {}).get('cluster', {})
+    return told.get('qnetd'), told.get('qnetd_connected')
 
 
 def wait_until_asked(cluster):
-    wait_until(lambda: all(asked(node) == (HOST, True) and votes(node) == 3 for node in cluster.nodes), 300, 'both ask it', interval=2)
+    wait_until(lambda: all(asked(cluster, node) == (HOST, True) and votes(node) == 3 for node in cluster.nodes),
+               300, 'both ask it', interval=2)
 
 
 def why(node, words, rc=4):
@@ -79,7 +80,7 @@ def test_it_is_asked(cluster, arbiter):
     arbiter.run('corosync-qnetd-certutil -s -c /tmp/request -n millrace')
     carry(fetch(arbiter, 'cluster-millrace.crt'), node, CERTIFICATE)
     assert 'does not answer' in why(node, f'{HOST} --certificate {CERTIFICATE}', rc=1)
-    assert asked(node) == (None, None) and votes(node) == 2
+    assert asked(cluster, node) == (None, None) and votes(node) == 2
     begin(arbiter)
     node.run(f'millrace cluster qnetd {HOST}', timeout=300)
     wait_until_asked(cluster)
@@ -88,7 +89,7 @@ def test_it_is_asked(cluster, arbiter):
 def test_it_dies_and_comes_back(cluster, arbiter, work):
     """The nodes do not need it as long as they see each other."""
     arbiter.run('pkill corosync-qnetd')
-    wait_until(lambda: asked(cluster.nodes[0]) == (HOST, False), 120, 'it is missed', interval=2)
+    wait_until(lambda: asked(cluster, cluster.nodes[0]) == (HOST, False), 120, 'it is missed', interval=2)
     work.more(50)
     assert all(node.json('millrace cluster status')['cluster']['quorum'] for node in cluster.nodes)
     work.check()
@@ -99,14 +100,14 @@ def test_it_dies_and_comes_back(cluster, arbiter, work):
 def test_nodes_that_do_not_see_each_other(cluster, arbiter, work):
     """It sees both. One goes on, the other is reset, and whichever has the vote serves."""
     for node in cluster.nodes:
-        node.run('nft "add table inet parted; add chain inet parted from { type filter hook input priority -10; }; '
-                 'add rule inet parted from udp dport 5405-5412 drop"')
+        node.run('systemd-run --on-active=10 nft "add table inet parted; add chain inet parted from { type filter hook input '
+                 'priority -10; }; add rule inet parted from udp dport 5405-5412 drop"')
     wait_until(lambda: not all(node.is_on() for node in cluster.nodes), 600, 'one is reset', interval=1)
     left = next(node for node in cluster.nodes if node.is_on())
     cluster.wait_for_owner(left)
     work.more(20)
     assert left.is_on() and left.json('millrace cluster status')['cluster']['quorum']
-    left.run('nft delete table inet parted')
+    left.run('nft delete table inet parted; millrace cluster status')
     work.check()
     cluster.wait_until_whole()
     wait_until_asked(cluster)
@@ -124,12 +125,33 @@ def test_a_node_that_starts_alone(cluster, arbiter, work):
     wait_until_asked(cluster)
 
 
+def test_it_is_away_and_a_node_dies(cluster, arbiter, work):
+    """Who is left serves no more, until somebody says to have seen that the other is off."""
+    owner = cluster.owner()
+    other = cluster.other(owner)
+    arbiter.run('pkill corosync-qnetd')
+    wait_until(lambda: asked(cluster, owner) == (HOST, False), 120, 'it is missed', interval=2)
+    assert 'quorum device' in json.loads(owner.run('millrace node update /state/none --json', rc=4))['error']['message']
+    other.power_off()
+    wait_until(lambda: cluster.server_pid(owner) is None, 300, 'it stops', interval=2)
+    owner.run(f'millrace cluster confirm-dead {other.name} --yes')
+    cluster.wait_for_owner(owner)
+    assert asked(cluster, owner) == (None, None)
+    work.check()
+    begin(arbiter)
+    other.start()
+    wait_until(lambda: cluster.states().get(other.name) == 'online', 300, 'it is a member', interval=2)
+
+
 def test_members_change(cluster, arbiter):
     """Who is left alone asks nobody. When another has joined it may ask again, with what was signed before."""
     left, gone = cluster.nodes
+    left.run(f'millrace cluster qnetd {HOST}', timeout=300)
+    wait_until_asked(cluster)
     gone.run('millrace cluster leave', timeout=900)
-    assert asked(left) == (None, None) and left.json('millrace cluster status')['cluster']['quorum']
-    assert 'has one node' in why(left, HOST)
+    cluster.wait_for_owner(left)
+    assert asked(cluster, left) == (None, None) and left.json('millrace cluster status')['cluster']['quorum']
+    assert 'this cluster has 1' in why(left, HOST)
     cluster.join(left.json('millrace cluster token')['cluster']['token'])
     left.run(f'millrace cluster qnetd {HOST}', timeout=300)
     wait_until_asked(cluster)
@@ -137,6 +159,6 @@ def test_members_change(cluster, arbiter):
 
 def test_it_is_asked_no_more(cluster, arbiter):
     cluster.nodes[1].run('millrace cluster qnetd none', timeout=300)
-    assert all(asked(node) == (None, None) for node in cluster.nodes)
+    assert all(asked(cluster, node) == (None, None) for node in cluster.nodes)
     wait_until(lambda: [votes(node) for node in cluster.nodes] == [2, 2], 60, 'it has no vote')
     assert 'two_node: 1' in cluster.nodes[0].run('cat /etc/corosync/corosync.conf')

@@ -97,8 +97,8 @@ class Appender:
         """Behind what is done in this, wait until it has another connection, and answers by it."""
         count = self._connected()
         yield
-        wait_until(lambda: self._connected() > count, timeout, 'another connection')
-        self.more(5)
+        assert self._remote.wait_for(lambda: self._connected() > count, timeout, 'has no other connection'), self._remote.what
+        self.more(5, timeout)
 
     def check(self):
         """End it; nothing acknowledged is lost, nothing is there twice, and the lock was kept. The longest time
