@@ -57,7 +57,8 @@ struct control_host {
 	/* Bytes of data that the server has copied on their way to and from the network. */
 	uint64_t (*copied)(void *data);
 	/* Whether requests are answered: looks the root of each export up, the way that requests
-	 * do, and tells the address at which they come in. */
+	 * do, and tells the address at which they come in: none (AF_UNSPEC) while it is waited for.
+	 */
 	int (*probe)(void *data, struct sockaddr_storage *address, struct error *error);
 	/* Ends the time in which clients of an earlier server alone may take what they had, whoever
 	 * has not come; whether there was one. */

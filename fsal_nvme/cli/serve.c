@@ -333,7 +333,7 @@ static int disable(struct serving *s)
 static int serve(struct serving *s)
 {
 	struct command *c = s->command;
-	char text[200];
+	char text[256];
 	int rc;
 
 	if (has(c, "stop"))
@@ -347,7 +347,8 @@ static int serve(struct serving *s)
 	if (pool_is_served(c, s->pool))
 		return error_set(&c->error, -EBUSY, s->pool, ALREADY_SERVED, s->pool);
 	rc = has(c, "enable") ? enable(s) : start(s, has(c, "foreground"));
-	snprintf(text, sizeof(text), "Pool %s is served: its %s are exported as /%s/NAME.", s->pool,
+	snprintf(text, sizeof(text), "Pool %s is served%s: its %s are exported as /%s/NAME.",
+		s->pool, has(c, "listen-wait") ? ", as soon as this host has the address" : "",
 		c->reader ? "datasets" : "volumes", s->pool);
 	if (!rc)
 		put_text(c->result, "message", text);

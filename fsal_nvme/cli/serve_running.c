@@ -316,15 +316,11 @@ static void put_boot(const struct command *c)
 	json_decref(uuid);
 }
 
-int server_probe(struct command *c, const char *pool)
+static int probe_address(struct command *c, const char *pool)
 {
 	struct sockaddr_storage address;
-	double began = seconds_now();
-	int rc = ask(c, pool);
+	int rc;
 
-	if (rc)
-		return rc;
-	put_boot(c);
 	take_address(c->result, &address);
 	rc = call_null(&address, c->deadline);
 	if (rc)
@@ -333,7 +329,23 @@ int server_probe(struct command *c, const char *pool)
 			json_string_value(json_object_get(c->result, "address")),
 			(long long)json_integer_value(json_object_get(c->result, "port")),
 			strerror(-rc));
-	put_integer(c->result, "milliseconds", (uint64_t)((seconds_now() - began) * 1000));
 	put_text(c->result, "message", "The server answers.");
 	return 0;
+}
+
+int server_probe(struct command *c, const char *pool)
+{
+	double began = seconds_now();
+	int rc = ask(c, pool);
+
+	if (rc)
+		return rc;
+	put_boot(c);
+	if (json_object_get(c->result, "address"))
+		rc = probe_address(c, pool);
+	else
+		put_text(c->result, "message", "The server waits for its address.");
+	if (!rc)
+		put_integer(c->result, "milliseconds", (uint64_t)((seconds_now() - began) * 1000));
+	return rc;
 }

@@ -181,6 +181,7 @@ static void print_module(FILE *file, const struct command *c, const char *pool, 
 		"\treader = %s;\n",
 		pool, devices, command_run_dir(c), command_host(c), command_scratch_dir(c),
 		c->reader ? "true" : "false");
+	fprintf(file, "\tlisten_wait = %lld;\n", number(c, "listen-wait", 0));
 	if (json_object_get(c->args, "fenced"))
 		fprintf(file, "\tforce = true;\n\tfenced = true;\n");
 	fprintf(file, "}\n");

@@ -113,6 +113,8 @@ static const struct parameter share_destroy_args[] = {VOLUME("share"), YES, END}
 static const struct parameter serve[] = {POOL,
 	{"foreground", VALUE_FLAG, 0, 0, 0, NULL, "become the server, which logs to stderr"},
 	{"listen", VALUE_TEXT, 0, 0, 0, "ADDR", "address to serve on (all)"},
+	{"listen-wait", VALUE_NUMBER, 0, 0, 3600, "SECONDS",
+		"how long that address may take to come when the pool is open (0)"},
 	{"port", VALUE_NUMBER, 0, 1, 65535, "N", "TCP port (2049)"},
 	{"lease", VALUE_NUMBER, 0, 5, 3600, "SECONDS",
 		"lease of NFS clients (60); grace is one and a half of it"},

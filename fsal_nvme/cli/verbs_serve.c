@@ -122,7 +122,8 @@ static int probe(struct verb_call *call)
 		rc = wait_for_proof(&proof);
 	if (rc)
 		return rc;
-	put_address(call->result, &address);
+	if (address.ss_family != AF_UNSPEC)
+		put_address(call->result, &address);
 	put_proof(call->result, call->pool);
 	return 0;
 }

@@ -56,7 +56,7 @@ struct nvme_options {
 						   server follows when this one ends */
 	uint64_t row_memory, page_cache, metadata_limit, buffer_memory; /* bytes; 0: the default */
 	uint32_t streams; /* 0: the default */
-	uint32_t drain_seconds;
+	uint32_t drain_seconds, listen_wait;
 };
 
 struct nvme_module {
@@ -68,6 +68,7 @@ struct nvme_module {
 	struct pool *pool;
 	struct volumes *volumes;
 	struct control *control;
+	_Atomic bool serving; /* the port is open */
 	uint64_t opening; /* tells this one apart from others of the pool, to clients */
 };
 /* The one that ganesha loaded. All of it is set before the first export and stays. */
@@ -75,6 +76,14 @@ extern struct nvme_module nvme;
 
 /* What tells apart the states in which unstable writes may have been lost. */
 void write_verifier(uint64_t losses, verifier4 verifier);
+
+/* --- address.c: where it is served ---------------------------------------------------------- */
+
+/* Whether the server's address (Bind_Addr) is none of this host's. */
+bool address_is_missing(void);
+/* Waits until it is one. -EADDRNOTAVAIL when it is not within `seconds`, -EINTR when the server is
+ * told to end. */
+int address_await(unsigned seconds, struct error *error);
 
 /* --- log.c: the log of the layers below goes into ganesha's -------------------------------- */
 

@@ -7,13 +7,14 @@
  *   configure() reads the block NVME { }, takes the host's lock on the pool, opens it and its
  *               volumes, and gives the server its identity: nothing is served by anybody who does
  *               not own the pool
- *   exports()   exports what the pool holds
+ *   ready()     exports what the pool holds, and waits for the address, if told so: the control
+ *               socket answers meanwhile
  *   serving()   the port is open: the control socket, the compaction and the watch start; systemd
  *               is told
  *   shutdown()  all requests are answered: commits what is pending, closes the pool
  *
  * What fails, and what then:
- *   configure() or exports()     the reason is in the log, the server ends with status 2
+ *   configure() or ready()       the reason is in the log, the server ends with status 2
  *   the pool is taken over       the server ends at once (watch.c)
  *   the pool cannot write        changes get an error, reads go on
  *   the same, with `fenced`      as when it is taken over
@@ -39,6 +40,7 @@
 
 #define LOCK_SECONDS 10u
 #define CONTROL_SECONDS 20u
+#define START_STATUS 2 /* as ganesha's own, when it could not start */
 #define MIB (1ull << 20)
 #define IO_MAX MIB /* bytes of one READ or WRITE */
 
@@ -125,6 +127,8 @@ static int probe(void *data, struct sockaddr_storage *address, struct error *err
 {
 	in_port_t port = htons(nfs_param.core_param.port[P_NFS]);
 
+	if (!atomic_load(&nvme.serving))
+		return exports_probe(error);
 	*address = nfs_param.core_param.bind_addr;
 	if (address->ss_family == AF_INET6)
 		((struct sockaddr_in6 *)address)->sin6_port = port;
@@ -175,7 +179,8 @@ static void serving(void)
 {
 	struct error error = {0};
 
-	if (start_control(&error))
+	atomic_store(&nvme.serving, true);
+	if (!nvme.control && start_control(&error))
 		log_problem("no control socket", &error);
 	error_clear(&error);
 	if (!pool_is_reader(nvme.pool) && compaction_start(nvme.pool, nvme.volumes, &error))
@@ -214,8 +219,34 @@ static int shutdown_(bool drained)
 	return 1;
 }
 
+/* Who started it may go on, and bring the address. When that does not come the pool is closed, for
+ * somebody else to serve. */
+static void wait_for_address(void)
+{
+	struct error error = {0};
+	int r = nvme.options.listen_wait ? start_control(&error) : 0, status;
+
+	if (!r)
+		r = address_await(nvme.options.listen_wait, &error);
+	if (!r)
+		return;
+	log_problem("not served", &error);
+	status = shutdown_(true);
+	_exit(r == -EINTR ? status : START_STATUS);
+}
+
+/* The port is opened next. */
+static int ready(void)
+{
+	int r = exports_add_all();
+
+	if (!r && address_is_missing())
+		wait_for_address();
+	return r;
+}
+
 static struct server_module_ops server_ops = {
-	.exports = exports_add_all,
+	.exports = ready,
 	.serving = serving,
 	.names_told = hold_names_told,
 	.without_session = hold_until_vouched,
@@ -244,6 +275,7 @@ static struct config_item option_items[] = {
 	OPTION_SIZE(buffer_memory),
 	CONF_ITEM_UI32("streams", 0, 1024, 0, nvme_options, streams),
 	CONF_ITEM_UI32("drain_seconds", 0, 3600, 20, nvme_options, drain_seconds),
+	CONF_ITEM_UI32("listen_wait", 0, 3600, 0, nvme_options, listen_wait),
 	CONFIG_EOL,
 };
 

@@ -232,8 +232,9 @@ class Cluster:
         self.create('<primitive id="fencing" class="stonith" type="fence_namespaces"/>')
         return self
 
-    def create(self, xml_text, scope='resources'):
-        self.living().run('cibadmin', '--create', '--scope', scope, '--xml-text', xml_text)
+    def create(self, resources, constraints=''):
+        self.living().run('cibadmin', '--modify', '--allow-create', '--xml-text',
+                          f'<configuration><resources>{resources}</resources><constraints>{constraints}</constraints></configuration>')
 
     def _primitive(self, name, kind, meta='', **parameters):
         provider, kind = kind.split(':')
@@ -248,17 +249,20 @@ class Cluster:
     def serve(self):
         """The pool, at an address that moves with it: named as `service create` does."""
         name = self.pool.name
-        self.create(f'<group id="{name}">' +
-                    self._primitive(f'{name}-address', 'heartbeat:IPaddr2', ip=self.address, cidr_netmask=24, nic='lan') +
-                    self._primitive(f'{name}-server', 'millrace:server', address=self.address, **self._parameters(),
-                                    meta='<nvpair id="server-priority" name="priority" value="1"/>') +
-                    f'<meta_attributes id="{name}-meta"><nvpair id="{name}-active" name="multiple-active" value="stop_unexpected"/>'
-                    '</meta_attributes></group>')
+        address, server = f'{name}-address', f'{name}-server'
+        active = '<nvpair id="{}-active" name="multiple-active" value="stop_unexpected"/>'
+        constraints = [f'<rsc_colocation id="{name}-together" rsc="{server}" with-rsc="{address}" score="INFINITY"/>',
+                       f'<rsc_order id="{name}-order" first="{server}" first-action="stop" then="{address}" then-action="stop" '
+                       'symmetrical="false"/>']
         for place, score, how in (('link', 'score="-100000"', 'attribute="millrace-link" operation="eq" value="0"'),
                                   ('epoch', f'score-attribute="millrace-epoch-{name}"',
                                    f'attribute="millrace-epoch-{name}" operation="defined"')):
-            self.create(f'<rsc_location id="{name}-{place}" rsc="{name}"><rule id="{name}-{place}-rule" {score}><expression '
-                        f'id="{name}-{place}-if" {how}/></rule></rsc_location>', 'constraints')
+            constraints.append(f'<rsc_location id="{name}-{place}" rsc="{server}"><rule id="{name}-{place}-rule" {score}><expression '
+                               f'id="{name}-{place}-if" {how}/></rule></rsc_location>')
+        resources = [self._primitive(address, 'heartbeat:IPaddr2', active.format(address), ip=self.address, cidr_netmask=24, nic='lan'),
+                     self._primitive(server, 'millrace:server', address=self.address, **self._parameters(),
+                                     meta=active.format(server) + '<nvpair id="server-priority" name="priority" value="1"/>')]
+        self.create(''.join(resources), ''.join(constraints))
         self.wait_until_served()
         return self
 

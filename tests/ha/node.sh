@@ -33,7 +33,7 @@ mkdir -p "$root/usr/lib/ocf/lib" "$root/usr/lib/ocf/resource.d"
 # As the package has them; the server's parts are in TREE.
 install -m 755 "$tree/build/bin/millrace" "$root/usr/bin/"
 mkdir -p "$root/usr/lib/millrace" "$root/etc/millrace"
-ln -sfn "$tree"/ha/bin/* "$root/usr/lib/millrace/"
+ln -sfn "$tree"/ha/bin/* "$tree"/build/ganesha/prefix/bin/ganesha.nfsd "$tree"/build/lib/ganesha/libfsalnvme.so "$root/usr/lib/millrace/"
 ln -sfn ../lib/millrace/fence "$root/usr/sbin/fence_millrace"
 : >"$root/etc/millrace/cluster"
 ln -sfn "$tree/ha/ocf/lib/millrace" "$root/usr/lib/ocf/lib/millrace"

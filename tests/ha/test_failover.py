@@ -2,7 +2,9 @@
 """A cluster of two nodes, corosync's and pacemaker's, whose service moves while a real NFS client writes: no
 acknowledged record is lost, no lock is stolen, no checkpoint is half."""
 
+import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -275,3 +277,23 @@ def test_one_change_of_the_members_at_a_time(cluster):
     assert done.returncode == 1 and f'{maker.name} does not take the new list of members' in done.stdout
     assert node.attempt('cibadmin', '--query', '--xpath', "//cluster_property_set[@id='millrace-change']").returncode
     assert node.run('cat', '/etc/corosync/corosync.conf') == before
+
+
+def test_a_service_is_removed_and_made(cluster, readers, writer, told):
+    """Nothing of it is left, and the one that is made has what this module's had."""
+    node = cluster.nodes[0]
+
+    def configuration():
+        text = node.run('cibadmin', '--query', '--scope', 'resources') + node.run('cibadmin', '--query', '--scope', 'constraints')
+        return sorted(set(re.findall(r' (?:id|rsc|with-rsc|first|then)="(tank-[a-z]+)"', text)))
+
+    before = configuration()
+    assert '--yes' in node.refused('service', 'remove', 'tank')
+    node.ask('service', 'remove', 'tank', '--yes')
+    assert configuration() == [] and node.ask('service', 'list')['services'] == []
+    node.run('touch', '/etc/millrace/fencing')  # by which the command knows that two nodes can fence each other
+    words = ('service', 'create', 'tank', '--pool', 'tank', '--address', f'{cluster.address}/24', '--json')
+    made = node.run('env', f'MILLRACE_DEVICE_DIR={cluster.pool.device_dir}', 'millrace', *words)
+    assert json.loads(made)['service']['node'] == cluster.wait_until_served().name and configuration() == before
+    assert 'a service tank already' in node.refused(*words[:-1])
+    told(writer.check())

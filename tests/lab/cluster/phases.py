@@ -18,6 +18,7 @@ PHASES = {
     'stopping': r'Result of stop operation for \S+-server on \S+: OK',
     'handover': r'Requesting local execution of start operation for \S+-server',
     'opening': r'FSAL NVME is up',
+    'address': r'Result of start operation for \S+-address on \S+: OK',
     'server': r'NFS SERVER INITIALIZED',
     'reconnect': r'connected',
     'reclaim': r'acknowledged',

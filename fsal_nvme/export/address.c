@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/*
+ * The address that the server is to listen at. A cluster manager brings it while the pool is being
+ * opened, which takes as long, or behind that; a client that comes as soon as the address does is
+ * not refused.
+ */
+#include "export/internal.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "nfs_core.h"
+
+#define LOOK_MS 20u
+
+/* Whatever else is wrong the server's own bind() tells. */
+bool address_is_missing(void)
+{
+	struct sockaddr_storage address = nfs_param.core_param.bind_addr;
+	int fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	bool missing;
+
+	if (fd < 0)
+		return false;
+	if (address.ss_family == AF_INET6)
+		((struct sockaddr_in6 *)&address)->sin6_port = 0;
+	else
+		((struct sockaddr_in *)&address)->sin_port = 0;
+	missing = bind(fd, (struct sockaddr *)&address, sizeof(address)) && errno == EADDRNOTAVAIL;
+	close(fd);
+	return missing;
+}
+
+/* Ganesha keeps an IPv4 address as one that is mapped into IPv6, where there is IPv6. */
+static void print_address(char text[INET6_ADDRSTRLEN])
+{
+	const struct sockaddr_storage *address = &nfs_param.core_param.bind_addr;
+	const struct in6_addr *in6 = &((const struct sockaddr_in6 *)address)->sin6_addr;
+
+	if (address->ss_family == AF_INET)
+		inet_ntop(AF_INET, &((const struct sockaddr_in *)address)->sin_addr, text,
+			INET6_ADDRSTRLEN);
+	else if (IN6_IS_ADDR_V4MAPPED(in6))
+		inet_ntop(AF_INET, &in6->s6_addr[12], text, INET6_ADDRSTRLEN);
+	else
+		inet_ntop(AF_INET6, in6, text, INET6_ADDRSTRLEN);
+}
+
+/* Until the server takes signals they are pending. */
+static bool is_told_to_end(void)
+{
+	sigset_t pending;
+
+	return !sigpending(&pending) && sigismember(&pending, SIGTERM) == 1;
+}
+
+int address_await(unsigned seconds, struct error *error)
+{
+	char text[INET6_ADDRSTRLEN];
+
+	print_address(text);
+	for (uint64_t left = seconds * 1000ull / LOOK_MS; address_is_missing(); left--) {
+		if (is_told_to_end())
+			return error_set(
+				error, -EINTR, text, "told to end while no interface had it");
+		if (!left)
+			return error_set(error, -EADDRNOTAVAIL, text,
+				"no interface of this host has it%s", seconds ? ", still" : "");
+		usleep(LOOK_MS * 1000);
+	}
+	return 0;
+}
