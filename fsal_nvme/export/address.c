@@ -63,6 +63,7 @@ int address_await(unsigned seconds, struct error *error)
 
 	print_address(text);
 	for (uint64_t left = seconds * 1000ull / LOOK_MS; address_is_missing(); left--) {
+		watch_end_if_over();
 		if (is_told_to_end())
 			return error_set(
 				error, -EINTR, text, "told to end while no interface had it");
@@ -71,5 +72,6 @@ int address_await(unsigned seconds, struct error *error)
 				"no interface of this host has it%s", seconds ? ", still" : "");
 		usleep(LOOK_MS * 1000);
 	}
+	watch_end_if_over();
 	return 0;
 }

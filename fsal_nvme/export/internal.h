@@ -82,7 +82,7 @@ void write_verifier(uint64_t losses, verifier4 verifier);
 /* Whether the server's address (Bind_Addr) is none of this host's. */
 bool address_is_missing(void);
 /* Waits until it is one. -EADDRNOTAVAIL when it is not within `seconds`, -EINTR when the server is
- * told to end. */
+ * told to end. Ends the process as watch_end_if_over(). */
 int address_await(unsigned seconds, struct error *error);
 
 /* --- log.c: the log of the layers below goes into ganesha's -------------------------------- */
@@ -101,6 +101,8 @@ void follow_look(void);
 
 /* --- watch.c: against serving what another host owns, and for what a reader has to follow ---- */
 
+/* Ends the process when this is no server any more (server_is_over()). */
+void watch_end_if_over(void);
 void watch_start(void);
 void watch_stop(void);
 

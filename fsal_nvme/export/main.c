@@ -106,8 +106,12 @@ static int volume_added(void *data, const struct volume_row *row, struct error *
 	return export_refresh(row, error);
 }
 
+/* Ganesha's threads that let go of an export start with the port. */
 static int volume_removing(void *data, const struct volume_row *row, struct error *error)
 {
+	if (!atomic_load(&nvme.serving))
+		return error_set(error, -EBUSY, row->name,
+			"the server of its pool waits for its address: try again when it has it");
 	return export_withdraw(row, error);
 }
 
@@ -219,20 +223,42 @@ static int shutdown_(bool drained)
 	return 1;
 }
 
+/* As the server's own end: who finds the file where no process is takes it for one that failed. */
+static void end_as_told(void)
+{
+	int status = shutdown_(true);
+
+	(void)unlink(nfs_pidfile_path);
+	_exit(status);
+}
+
+/* Clients get all of the grace period: until now none could reclaim. */
+static void begin_grace_again(void)
+{
+	nfs_grace_start_t just = {.event = EVENT_JUST_GRACE};
+
+	if (nfs_in_grace())
+		nfs_start_grace(&just);
+}
+
 /* Who started it may go on, and bring the address. When that does not come the pool is closed, for
  * somebody else to serve. */
 static void wait_for_address(void)
 {
 	struct error error = {0};
-	int r = nvme.options.listen_wait ? start_control(&error) : 0, status;
+	int r = nvme.options.listen_wait ? start_control(&error) : 0;
 
 	if (!r)
 		r = address_await(nvme.options.listen_wait, &error);
-	if (!r)
+	if (!r) {
+		begin_grace_again();
 		return;
+	}
 	log_problem("not served", &error);
-	status = shutdown_(true);
-	_exit(r == -EINTR ? status : START_STATUS);
+	if (r == -EINTR)
+		end_as_told();
+	(void)shutdown_(true);
+	_exit(START_STATUS);
 }
 
 /* The port is opened next. */

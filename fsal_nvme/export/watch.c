@@ -27,15 +27,19 @@ static void wait_second(void)
 	pthread_cond_clockwait(&wake, &lock, CLOCK_MONOTONIC, &until);
 }
 
+void watch_end_if_over(void)
+{
+	if (!server_is_over())
+		return;
+	LogCrit(COMPONENT_FSAL, "pool %s %s: ending", pool_name(nvme.pool),
+		pool_failure(nvme.pool) == -ESTALE ? "belongs to another host now"
+						   : "has failed, and another server may take it");
+	_exit(OVER_STATUS);
+}
+
 static void look(void)
 {
-	if (server_is_over()) {
-		LogCrit(COMPONENT_FSAL, "pool %s %s: ending", pool_name(nvme.pool),
-			pool_failure(nvme.pool) == -ESTALE
-				? "belongs to another host now"
-				: "has failed, and another server may take it");
-		_exit(OVER_STATUS);
-	}
+	watch_end_if_over();
 	if (pool_is_reader(nvme.pool))
 		follow_look();
 }

@@ -3,16 +3,22 @@
 
 import os
 import subprocess
+import time
+from types import SimpleNamespace
 
 import pytest
 
 from harness.host import Daemon, command, tail, wait_until
+from harness.protocol import RECLAIM, Client, creating, open_as, reclaim_complete
 from harness.rpc import answers_null
-from harness.server import MILLRACE, Pool, free_port
+from harness.server import MILLRACE, Pool, VerbFailed, free_port
+from harness.wire import GETFH, OK, PUTROOTFH, Connection, lookup, putfh, u32
 
 pytestmark = pytest.mark.millrace
 
 PORT_OF = '127.0.0.1'  # one that is free there is free at an address that is not there yet
+LEASE = 5  # seconds
+GRACE = 1.5 * LEASE
 
 
 @pytest.fixture(params=['192.0.2.77/32', '2001:db8::77/128'])
@@ -31,7 +37,7 @@ def bring(address):
 @pytest.fixture
 def pool(tmp_path):
     pool = Pool(tmp_path, name='granary').create()
-    pool.create_share('share')
+    pool.create_share('share', mode=0o777)
     yield pool
     pool.close()
 
@@ -44,7 +50,7 @@ def begin(pool):
 
     def begin(address, port, seconds=60):
         daemon = Daemon([MILLRACE, 'serve', pool.name, '--foreground', '--listen', address.split('/')[0], '--listen-wait', str(seconds),
-                         '--port', str(port), '--state-dir', pool.state_dir, '--run-dir', pool.run_dir], log)
+                         '--port', str(port), '--lease', str(LEASE), '--state-dir', pool.state_dir, '--run-dir', pool.run_dir], log)
         begun.append(daemon)
         wait_until(lambda: pool.status()['state'] == 'served' or not daemon.alive(), 60, 'the pool is open')
         assert daemon.alive(), tail(log)
@@ -62,12 +68,15 @@ def test_it_comes_when_the_pool_is_open(pool, begin, address):
     host = address.split('/')[0]
     answer = pool.ask('serve', pool.name, '--probe')
     assert answer['message'] == 'The server waits for its address.' and 'address' not in answer
-    assert answer['probe']['not_whole'] == 0 and not answers_null(host, port)
+    assert answer['probe']['not_whole'] == 0
     pool.create_share('meanwhile')
+    with pytest.raises(VerbFailed, match='waits for its address'):
+        pool.verb('share', 'destroy', '--yes', 'granary/meanwhile')
     bring(address)
     wait_until(lambda: answers_null(host, port), 20, 'it is served there')
     answer = wait_until(lambda: probed(pool), 20, 'and it says so')
     assert (answer['address'], answer['port']) == (host, port)
+    pool.verb('share', 'destroy', '--yes', 'granary/meanwhile')
     assert server.terminate(60) == 0
     assert pool.status()['state'] == 'idle'
 
@@ -83,7 +92,7 @@ def test_it_does_not_come(pool, begin, address):
     done = pool.verb('serve', pool.name, '--listen', host, '--port', str(port), check=False)
     assert done.returncode == 1 and f'not served: {host}: no interface of this host has it; its log' in done.stderr
     assert pool.status()['state'] == 'idle'
-    server = begin(address, port, 1)
+    server = begin(address, port, 5)
     assert server.process.wait(timeout=20) == 2
     assert f'not served: {host}: no interface of this host has it, still' in tail(server.log)
     assert pool.status()['state'] == 'idle'
@@ -98,6 +107,39 @@ def test_the_command_does_not_wait_for_it(pool, address):
 
 
 def test_a_server_that_waits_is_told_to_end(pool, begin, address):
-    server = begin(address, free_port(PORT_OF))
+    """It leaves no sign of one that failed."""
+    server, pid = begin(address, free_port(PORT_OF)), os.path.join(pool.run_dir, pool.name, 'pid')
+    assert os.path.exists(pid)
     assert server.terminate(20) == 0
-    assert pool.status()['state'] == 'idle'
+    assert pool.status()['state'] == 'idle' and not os.path.exists(pid)
+
+
+def test_one_whose_pool_is_taken_over(pool, begin, address):
+    server = begin(address, free_port(PORT_OF))
+    pool.take_over()
+    assert server.process.wait(timeout=20) == 3
+    assert 'belongs to another host now' in tail(server.log)
+
+
+def test_clients_have_all_of_the_grace_period(pool, begin, address):
+    """It has passed while the server waited."""
+    host, port = address.split('/')[0], free_port(PORT_OF)
+    bring(address)
+    server = begin(address, port)
+    wait_until(lambda: answers_null(host, port), 20, 'it is served there')
+    client = Client(SimpleNamespace(pool=pool, server=SimpleNamespace(address=host, port=port))).ready()
+    root = client.do(PUTROOTFH, lookup(pool.name), lookup('share'), GETFH)
+    client.do(putfh(root), open_as(client.clientid, b'owner', **creating('kept')))
+    file = client.do(putfh(root), lookup('kept'), GETFH)
+    server.kill()
+    client.connection.close()
+    command('ip', 'address', 'delete', address, 'dev', 'lo')
+    begin(address, port)
+    time.sleep(GRACE + 2)
+    bring(address)
+    wait_until(lambda: answers_null(host, port), 20, 'it is served again')
+    client.connection = Connection(client.site.server)
+    client.introduce()
+    time.sleep(GRACE / 2)
+    assert client.tell(putfh(file), open_as(client.clientid, b'owner', u32(RECLAIM, 0))) == OK
+    client.do(reclaim_complete())
