@@ -87,7 +87,14 @@ TRANSPORTS = 'rdma', 'tcp'
 
 def event_of(result):
     """What was done."""
-    return result['test'].rpartition('::')[2].partition('[')[0].removeprefix('test_').replace('_', ' ')
+    return result.get('event') or result['test'].rpartition('::')[2].partition('[')[0].removeprefix('test_').replace('_', ' ')
+
+
+def each(results):
+    """A test of many events is one of each of them, and not of their longest."""
+    for result in results:
+        events = [{**result, **event} for event in result.get('events', [])]
+        yield from events if events and result['outcome'] == 'passed' else [result]
 
 
 def row(name, transport, figures, failed):
@@ -104,7 +111,7 @@ def summary(results):
     """Lines of a table: of each event and transport how often it has passed and failed, median and maximum of the longest gap,
     and the medians of what it went with."""
     events = {}
-    for result in results:
+    for result in each(results):
         if result['outcome'] == 'failed' or any(transport in result for transport in TRANSPORTS):
             events.setdefault(event_of(result), []).append(result)
     yield '| event | over | passed | failed | median | maximum | of which, medians |'

@@ -24,13 +24,24 @@ def over(config):
 @pytest.fixture
 def work(cluster, clients, request, number, record_property, capsys):
     """Begun; its figures go to the results, and out."""
+    events = []
+
+    def show(what, transport, figures):
+        with capsys.disabled():
+            print(f'\n{what} over {transport}:', *(f'{name} {value:.1f}' for name, value in figures.items()))
+
     def tell(transport, figures):
         record_property(transport, figures)
-        with capsys.disabled():
-            print(f'\n{request.node.name} over {transport}:', *(f'{name} {value:.1f}' for name, value in figures.items()))
+        show(request.node.name, transport, figures)
+
+    def tell_of(event, by_transport):
+        events.append({'event': event, **by_transport})
+        record_property('events', events)
+        for transport, figures in by_transport.items():
+            show(event, transport, figures)
 
     cluster.wait_until_whole()
-    work = Work(cluster, clients, over(request.config), request.node.name, tell)
+    work = Work(cluster, clients, over(request.config), request.node.name, tell, tell_of)
     yield work
     cluster.wait_until_whole()  # else nobody might answer
     work.end()

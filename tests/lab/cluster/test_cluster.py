@@ -262,9 +262,12 @@ def processes(node):
 @pytest.mark.long
 def test_twenty_failovers(cluster, work):
     """One after the other, all of the same work."""
+    kinds = (('a server that is killed', kill_server), ('a node without power', cut_power), ('a planned move', move))
     for number in range(20):
-        (kill_server, cut_power, move)[number % 3](cluster, work)
+        event, cause = kinds[number % 3]
+        cause(cluster, work)
         work.more(20)
+        work.look(event)
         cluster.wait_until_whole()
     work.check()
     owner = cluster.owner()

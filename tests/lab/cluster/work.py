@@ -68,10 +68,10 @@ class Ranges:
 
 class Work:
     """Of CLIENTS, by their transports, with files whose names begin with NAME. Those OVER some transports write. TELL is given the
-    figures of each of these."""
+    figures of each of these, TELL_OF an event and those of all."""
 
-    def __init__(self, cluster, clients, over, name, tell):
-        self._cluster, self._clients, self._tell, self._readers = cluster, clients, tell, {}
+    def __init__(self, cluster, clients, over, name, tell, tell_of):
+        self._cluster, self._clients, self._tell, self._tell_of, self._readers = cluster, clients, tell, tell_of, {}
         self._ranges = Ranges(clients.values(), f'{MINE}/{name}-ranges')
         self._writers = {}
         for transport in over:
@@ -100,6 +100,14 @@ class Work:
             for writer in self._writers.values():
                 writers.enter_context(writer.cut_off(ACT_TIMEOUT))
             yield
+
+    def look(self, event):
+        """Tells the figures of EVENT, which is all that has happened since the last look. It goes on."""
+        gaps = {transport: writer.look() for transport, writer in self._writers.items()}
+        lines = logs_of(self._cluster)
+        self._tell_of(event, {transport: {'longest gap': round(gap, 2),
+                                          **phases(lines, self._clients[transport], self._writers[transport])}
+                              for transport, gap in gaps.items()})
 
     def check(self):
         """End it: nothing is lost, and no lock was. Tells seconds, by transport: of the longest gap, of what it went with

@@ -76,6 +76,7 @@ class Appender:
     def __init__(self, client, path, also):
         self.client, self.path, self.also = client, path, also
         self._remote = client.spawn_call(write, path, 'lock', os.path.dirname(path))
+        self._looked = 0  # records
         self.more(5)
 
     def _lines(self):
@@ -100,14 +101,26 @@ class Appender:
         assert self._remote.wait_for(lambda: self._connected() > count, timeout, 'has no other connection'), self._remote.what
         self.more(5, timeout)
 
-    def check(self):
-        """End it; nothing acknowledged is lost, nothing is there twice, and the lock was kept. The longest time
-        without an acknowledgement, in seconds; from when to when is its `gap`, and when connections were made its
+    def _longest(self, told):
+        """Time without an acknowledgement, in seconds; from when to when is the `gap`, and when connections were made the
         `connections`."""
+        self.connections = [float(when) for what, when in self._lines() if what == 'connected']
+        times = [float(when) for _, when in told]
+        self.gap = max(zip(times, times[1:]), key=lambda gap: gap[1] - gap[0])
+        return self.gap[1] - self.gap[0]
+
+    def look(self):
+        """The longest time without an acknowledgement since the last look. It goes on."""
+        told = self._told()
+        first, self._looked = self._looked, len(told) - 1
+        return self._longest(told[first:])
+
+    def check(self):
+        """End it; nothing acknowledged is lost, nothing is there twice, and the lock was kept. The longest time without an
+        acknowledgement."""
         self.more(5)
         assert self.client.call(is_locked, self.also, 'lock')
         told = self._told()
-        self.connections = [float(when) for what, when in self._lines() if what == 'connected']
         self._remote.write(b'stop')
         self._remote.close_input()
         assert self._remote.wait(timeout=120).rc == 0
@@ -115,9 +128,7 @@ class Appender:
         log, checkpoint, whole = self.client.call(read, self.also)
         assert log == list(range(len(log))) and len(log) >= len(told)
         assert whole and checkpoint == (len(log) - 1) // 10 * 10
-        times = [float(when) for _, when in told]
-        self.gap = max(zip(times, times[1:]), key=lambda gap: gap[1] - gap[0])
-        return self.gap[1] - self.gap[0]
+        return self._longest(told)
 
 
 @pytest.fixture
