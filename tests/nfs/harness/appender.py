@@ -121,6 +121,7 @@ class Appender:
         self.more(5)
         assert self.client.call(is_locked, self.also, 'lock')
         told = self._told()
+        longest = self._longest(told)
         self._remote.write(b'stop')
         self._remote.close_input()
         assert self._remote.wait(timeout=120).rc == 0
@@ -128,7 +129,7 @@ class Appender:
         log, checkpoint, whole = self.client.call(read, self.also)
         assert log == list(range(len(log))) and len(log) >= len(told)
         assert whole and checkpoint == (len(log) - 1) // 10 * 10
-        return self._longest(told)
+        return longest
 
 
 @pytest.fixture
