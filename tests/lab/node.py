@@ -152,7 +152,7 @@ class Node(Machine):
     def json(self, command, rc=0):
         return json.loads(self.run(f'{command} --json', rc))
 
-    def _answers(self):
+    def answers(self):
         """Whether its SSH server says its name: to connect says little, as QEMU takes connections
         before the node does."""
         try:
@@ -162,7 +162,7 @@ class Node(Machine):
             return False
 
     def wait_until_up(self):
-        wait_until(lambda: self.check_on() or self._answers(), BOOT_TIMEOUT, f'{self.name}: SSH', 0.5)
+        wait_until(lambda: self.check_on() or self.answers(), BOOT_TIMEOUT, f'{self.name}: SSH', 0.5)
         wait_until(lambda: self.does('true'), BOOT_TIMEOUT, f'{self.name}: a command')
 
     def boot_id(self):
@@ -174,7 +174,7 @@ class Node(Machine):
             if not self.is_on():
                 self.power_off()
                 self.power_on()
-            if not self._answers():
+            if not self.answers():
                 return False
             self._forget_connection()
             return self.attempt(command, 100).returncode == 0

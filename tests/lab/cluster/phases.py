@@ -85,7 +85,7 @@ def client_ahead_by(client):
 
 def logs_of(cluster):
     """(when, line) of all its nodes that are up."""
-    return [told for node in cluster.nodes if node.is_on() for told in told_by(node)]
+    return [told for node in cluster.nodes if node.is_on() and node.answers() for told in told_by(node)]
 
 
 def phases(lines, client, writer):
