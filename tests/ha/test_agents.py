@@ -139,6 +139,7 @@ def test_a_server_takes_back_what_has_returned(make_agent, pool, cluster, tmp_pa
     find(pool, 2)
     wait_until(lambda: server.run('monitor', **IN_A_CLUSTER) == SUCCESS and all(whole(pool)), 120, 'it is whole')
     wait_until(lambda: re.search('whole: yes', record.read_text()), 60, 'it says so')
+    wait_until(lambda: subprocess.run(['pgrep', '-f', 'millrace/server take-back'], capture_output=True).returncode, 60, 'nobody looks')
     record.unlink()
     assert server.run('monitor', **IN_A_CLUSTER) == SUCCESS
     assert server.run('stop') == SUCCESS
