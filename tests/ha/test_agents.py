@@ -2,10 +2,12 @@
 """Pacemaker's agents, outside of a cluster: what they say of a server in any state, and that a stop leaves no process."""
 
 import os
+import pathlib
 import re
 import shutil
 import signal
 import subprocess
+import threading
 import xml.etree.ElementTree
 
 import pytest
@@ -208,6 +210,33 @@ def test_a_server_whose_pool_another_node_has(make_agent, pool, cluster, monkeyp
     assert server.run('stop', **IN_A_CLUSTER) == SUCCESS
     assert 'elsewhere has pool tank' in server.said
     assert is_gone() and 'fenced' not in server.said
+
+
+def test_whose_the_pool_is_may_be_known_late(make_agent, pool, cluster, monkeypatch):
+    """So few drives are seen when the cluster stops it that none needs to know."""
+    monkeypatch.setenv('MILLRACE_DEVICE_DIR', pool.device_dir)
+    server = make_agent('server')
+    assert server.run('start', **IN_A_CLUSTER) == SUCCESS
+    os.kill(server.pid(), signal.SIGKILL)
+    here = {device: f'{device}.away' for device in pool.devices[2:]}
+    old = {device: pathlib.Path(device).read_bytes() for device in pool.devices[:2]}
+    pool.verb('pool', 'import', 'tank', '--force', '--host', 'elsewhere', '--device-dir', pool.device_dir)
+    for device, label in old.items():
+        pathlib.Path(device).write_bytes(label)
+    for device, away in here.items():
+        os.rename(device, away)
+
+    def come_back():
+        for device, away in here.items():
+            os.rename(away, device)
+
+    timer = threading.Timer(6, come_back)
+    timer.start()
+    try:
+        assert server.run('stop', **IN_A_CLUSTER) == SUCCESS
+    finally:
+        timer.join()
+    assert 'elsewhere has pool tank' in server.said
 
 
 def test_a_pool_that_was_taken_away_by_hand(make_agent, pool, cluster, monkeypatch):
