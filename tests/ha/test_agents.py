@@ -218,7 +218,7 @@ def test_whose_the_pool_is_may_be_known_late(make_agent, pool, cluster, monkeypa
     server = make_agent('server')
     assert server.run('start', **IN_A_CLUSTER) == SUCCESS
     os.kill(server.pid(), signal.SIGKILL)
-    here = {device: f'{device}.away' for device in pool.devices[2:]}
+    here = {device: os.path.join(pool.workdir, os.path.basename(device)) for device in pool.devices[2:]}
     old = {device: pathlib.Path(device).read_bytes() for device in pool.devices[:2]}
     pool.verb('pool', 'import', 'tank', '--force', '--host', 'elsewhere', '--device-dir', pool.device_dir)
     for device, label in old.items():
@@ -230,7 +230,7 @@ def test_whose_the_pool_is_may_be_known_late(make_agent, pool, cluster, monkeypa
         for device, away in here.items():
             os.rename(away, device)
 
-    timer = threading.Timer(6, come_back)
+    timer = threading.Timer(12, come_back)
     timer.start()
     try:
         assert server.run('stop', **IN_A_CLUSTER) == SUCCESS
