@@ -16,9 +16,9 @@
 
 #include "cli/socket.h"
 #include "cli/verb.h"
+#include "common/inet.h"
 
 #define BEFORE_NS UINT64_C(2000000000)
-#define ADDRESS_TEXT (INET6_ADDRSTRLEN + 1)
 
 static int stop(struct verb_call *call)
 {
@@ -85,14 +85,12 @@ static void put_address(json_t *result, const struct sockaddr_storage *address)
 {
 	const struct sockaddr_in *v4 = (const void *)address;
 	const struct sockaddr_in6 *v6 = (const void *)address;
-	bool is_v6 = address->ss_family == AF_INET6;
-	char text[ADDRESS_TEXT] = "";
-	bool mapped = is_v6 && IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr);
+	char text[INET6_ADDRSTRLEN];
 
-	inet_ntop(address->ss_family, is_v6 ? (const void *)&v6->sin6_addr : &v4->sin_addr, text,
-		sizeof(text));
-	put_text(result, "address", text + (mapped ? strlen("::ffff:") : 0));
-	put_integer(result, "port", ntohs(is_v6 ? v6->sin6_port : v4->sin_port));
+	inet_text(address, text);
+	put_text(result, "address", text);
+	put_integer(result, "port",
+		ntohs(address->ss_family == AF_INET6 ? v6->sin6_port : v4->sin_port));
 }
 
 static void put_proof(json_t *result, struct pool *pool)

@@ -6,13 +6,14 @@
  */
 #include "export/internal.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "nfs_core.h"
+
+#include "common/inet.h"
 
 #define LOOK_MS 20u
 
@@ -34,21 +35,6 @@ bool address_is_missing(void)
 	return missing;
 }
 
-/* Ganesha keeps an IPv4 address as one that is mapped into IPv6, where there is IPv6. */
-static void print_address(char text[INET6_ADDRSTRLEN])
-{
-	const struct sockaddr_storage *address = &nfs_param.core_param.bind_addr;
-	const struct in6_addr *in6 = &((const struct sockaddr_in6 *)address)->sin6_addr;
-
-	if (address->ss_family == AF_INET)
-		inet_ntop(AF_INET, &((const struct sockaddr_in *)address)->sin_addr, text,
-			INET6_ADDRSTRLEN);
-	else if (IN6_IS_ADDR_V4MAPPED(in6))
-		inet_ntop(AF_INET, &in6->s6_addr[12], text, INET6_ADDRSTRLEN);
-	else
-		inet_ntop(AF_INET6, in6, text, INET6_ADDRSTRLEN);
-}
-
 /* Until the server takes signals they are pending. */
 static bool is_told_to_end(void)
 {
@@ -61,7 +47,7 @@ int address_await(unsigned seconds, struct error *error)
 {
 	char text[INET6_ADDRSTRLEN];
 
-	print_address(text);
+	inet_text(&nfs_param.core_param.bind_addr, text);
 	for (uint64_t left = seconds * 1000ull / LOOK_MS; address_is_missing(); left--) {
 		watch_end_if_over();
 		if (is_told_to_end())
