@@ -77,13 +77,12 @@ esac
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    """What attributes it is told: a file."""
+    """What it is told: a file."""
     programs, told = tmp_path / 'programs', tmp_path / 'told'
     programs.mkdir()
-    for name in ('attrd_updater', 'crm_resource', 'crm_node'):
+    for name in ('attrd_updater', 'crm_attribute', 'crm_resource', 'crm_node'):
         (programs / name).write_text(FAKE.format(told=told))
         (programs / name).chmod(0o755)
-    (programs / 'crm_attribute').symlink_to('/bin/true')
     (programs / 'systemctl').symlink_to('/bin/false')  # nobody's sbd runs here, by which this machine might be reset
     monkeypatch.setenv('PATH', f'{programs}:{os.environ["PATH"]}')
     monkeypatch.setenv('HA_RSCTMP', str(tmp_path))
@@ -197,7 +196,7 @@ def test_a_server_whose_pool_another_node_has(make_agent, pool, cluster, monkeyp
         pool.verb('pool', 'import', 'tank', '--force', '--host', 'elsewhere', '--device-dir', pool.device_dir)
 
     assert server.run('start', **IN_A_CLUSTER) == SUCCESS
-    assert f'-n millrace-epoch-tank -U {pool.status()["epoch"]}\n' in cluster.read_text()
+    assert f'--name millrace-epoch-tank --update {pool.status()["epoch"]}\n' in cluster.read_text()
     assert server.run('stop', **IN_A_CLUSTER) == SUCCESS
     take_it_elsewhere()
     assert is_gone() and 'fenced' not in server.said  # it was moved
