@@ -129,6 +129,14 @@ class Cluster:
         """Until NODE serves."""
         wait_until(lambda: self.owner() is node, ACT_TIMEOUT, f'{node.name} serves', interval=2)
 
+    def wait_until_served(self):
+        """By whichever node. Those that have reset themselves are started again, as it may take both."""
+        def is_served():
+            self.start_again()
+            return self.owner()
+
+        return wait_until(is_served, 2 * ACT_TIMEOUT, 'a node serves', interval=2)
+
     def address_of(self, node):
         """Where clients find its reader."""
         return ADDRESSES[self.nodes.index(node)]
@@ -158,13 +166,17 @@ class Cluster:
 
         wait_until(is_there, ACT_TIMEOUT, 'another server', interval=2)
 
+    def start_again(self):
+        """Nodes that have reset themselves, or lost their power."""
+        for node in self.nodes:
+            if not node.is_on():
+                node.power_off()
+                node.power_on()
+
     def wait_until_whole(self):
         """All nodes are up and in it, as each of them says, and one serves. A node that was reset is started again."""
         def is_whole():
-            for node in self.nodes:
-                if not node.is_on():
-                    node.power_off()
-                    node.power_on()
+            self.start_again()
             said = [self._states_by(node) for node in self.nodes]
             for name in {name for states in said for name, state in states.items() if state == 'drained'}:
                 self._ask(f'node resume {name}')

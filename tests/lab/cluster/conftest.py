@@ -43,5 +43,5 @@ def work(cluster, clients, request, number, record_property, capsys):
     cluster.wait_until_whole()
     work = Work(cluster, clients, over(request.config), request.node.name, tell, tell_of)
     yield work
-    cluster.wait_until_whole()  # else nobody might answer
+    cluster.wait_until_served()  # else nobody might answer
     work.end()

@@ -299,7 +299,7 @@ def test_a_node_is_gone_for_good(cluster, work):
     work.check()
 
 
-
+@pytest.mark.long
 def test_a_node_leaves(cluster):
     """What it served goes on, and the one that is left has a quorum by itself."""
     cluster.wait_until_whole()

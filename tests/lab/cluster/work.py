@@ -63,7 +63,8 @@ class Ranges:
         for holder in self._holders:
             holder.close_input()
             assert holder.wait(timeout=120).rc == 0
-            assert set(holder.lines()) - {'held', 'enough', '', 'null'} == {'refused'}
+            said = set(holder.lines()) - {'held', 'enough', '', 'null'}
+            assert said == {'refused'}, f'tries at locks of others: {said}'
 
 
 class Work:
