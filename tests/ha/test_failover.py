@@ -288,13 +288,18 @@ def test_a_service_is_removed_and_made(cluster, readers, writer, told):
         return (set(re.findall(r'<(?:primitive|clone|rsc_location) id="(tank-[a-z]+)"', text)),
                 {tuple(sorted(re.findall(r'[a-z-]+="[^"]+"', words))) for words in re.findall(r'<rsc_(?:order|colocation) ([^>]+)>', text)})
 
+    def epochs():
+        return re.findall('name="millrace-epoch-tank" value="[0-9]+"', node.run('cibadmin', '--query', '--scope', 'nodes'))
+
     before = configuration()
+    assert epochs()
     assert '--yes' in node.refused('service', 'remove', 'tank')
     node.ask('service', 'remove', 'tank', '--yes')
-    assert configuration() == (set(), set()) and node.ask('service', 'list')['services'] == []
+    assert configuration() == (set(), set()) and not epochs() and node.ask('service', 'list')['services'] == []
     node.run('touch', '/etc/millrace/fencing')  # by which the command knows that two nodes can fence each other
     words = ('service', 'create', 'tank', '--pool', 'tank', '--address', f'{cluster.address}/24', '--json')
     made = node.run('env', f'MILLRACE_DEVICE_DIR={cluster.pool.device_dir}', 'millrace', *words)
     assert json.loads(made)['service']['node'] == cluster.wait_until_served().name and configuration() == before
+    wait_until(epochs, 60, 'the cluster knows who has the pool')
     assert 'a tank-server already' in node.refused(*words[:-1])
     told(writer.check())
