@@ -57,6 +57,7 @@ static void drop(struct rdma_call *call)
 		XDR_DESTROY(call->sent->xdrs);
 	call->sent = NULL;
 	rdma_memory_release(connection->device->memory, call);
+	atomic_dec_uint32_t(&connection->under_way);
 	rdma_call_post(call);
 	SVC_RELEASE(&connection->sm_dr.xprt, SVC_RELEASE_FLAG_NONE);
 }
@@ -198,6 +199,8 @@ static void received(struct rdma_call *call, uint32_t length)
 
 	call->received_length = length;
 	call->references = 1;
+	call->connection->called = true;
+	atomic_inc_uint32_t(&call->connection->under_way);
 	SVC_REF(&call->connection->sm_dr.xprt, SVC_REF_FLAG_NONE);
 	if (!error || header->error)
 		rdma_back_received(call->connection, header, call->received + header->length,

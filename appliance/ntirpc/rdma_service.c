@@ -90,34 +90,119 @@ static bool still_there(struct rdma_connection *connection)
 	pthread_mutex_lock(&connection->lock);
 	if (!connection->closing)
 		failed = ibv_post_send(connection->id->qp, &wr, &bad);
-	if (failed) /* What is not closing has one yet. */
-		SVC_REF(&connection->sm_dr.xprt, SVC_REF_FLAG_NONE);
 	pthread_mutex_unlock(&connection->lock);
 	return !failed;
 }
 
 /* A peer that has gone without a word is not noticed by one who only waits for it. */
-static void ask_the_silent(struct rdma_device *device)
+static bool is_gone(struct rdma_connection *connection)
 {
-	STAILQ_HEAD(, rdma_connection) dead = STAILQ_HEAD_INITIALIZER(dead);
+	bool gone = !connection->heard && !still_there(connection);
+
+	connection->heard = false;
+	return gone;
+}
+
+static bool is_same_host(
+	const struct rdma_connection *connection, const struct rdma_connection *other)
+{
+	const struct sockaddr *a = rdma_get_peer_addr(connection->id);
+	const struct sockaddr *b = rdma_get_peer_addr(other->id);
+
+	if (a->sa_family != b->sa_family)
+		return false;
+	if (a->sa_family == AF_INET6)
+		return IN6_ARE_ADDR_EQUAL(&((const struct sockaddr_in6 *)a)->sin6_addr,
+			&((const struct sockaddr_in6 *)b)->sin6_addr);
+	return ((const struct sockaddr_in *)a)->sin_addr.s_addr ==
+	       ((const struct sockaddr_in *)b)->sin_addr.s_addr;
+}
+
+/* Looks are counted, one each second, so that a server that stood still ends none for it. */
+static void count_idle(struct rdma_connection *connection)
+{
+	if (connection->called || atomic_fetch_uint32_t(&connection->under_way))
+		connection->idle = 0;
+	else
+		connection->idle++;
+	connection->called = false;
+}
+
+static bool is_idle(const struct rdma_connection *connection)
+{
+	unsigned timeout = connection->device->idle_timeout;
+
+	return timeout && connection->idle >= timeout;
+}
+
+/* A client renews its lease in time, unless it cannot: Linux (6.0 and later) registers no memory
+ * for a connection any more whose peer had another hardware address for a moment, as a service has
+ * that two nodes answer for, and from the first call that needs some it waits for ever
+ * (rpcrdma_cm_event_handler(), at RDMA_CM_EVENT_UNREACHABLE, and rpcrdma_mrs_refresh()). Ended, the
+ * connection is made anew. With `nconnect` it renews on its connections in turn: where one of them
+ * is used the others are spared. */
+static bool is_mute(const struct rdma_connection *connection)
+{
+	const struct rdma_connection *other;
+
+	if (!is_idle(connection))
+		return false;
+	LIST_FOREACH(other, &connection->device->connections, list)
+	{
+		if (!is_idle(other) && is_same_host(other, connection))
+			return false;
+	}
+	return true;
+}
+
+/* False: it ends already. What is not closing has a reference yet. */
+static bool take(struct rdma_connection *connection)
+{
+	bool taken;
+
+	pthread_mutex_lock(&connection->lock);
+	taken = !connection->closing;
+	if (taken)
+		SVC_REF(&connection->sm_dr.xprt, SVC_REF_FLAG_NONE);
+	pthread_mutex_unlock(&connection->lock);
+	return taken;
+}
+
+/* Ends those that are of no use any more. */
+static void look_at_connections(struct rdma_device *device)
+{
+	STAILQ_HEAD(, rdma_connection) useless = STAILQ_HEAD_INITIALIZER(useless);
 	struct rdma_connection *connection;
 	struct timespec now;
+	bool ask;
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
-	if (now.tv_sec - device->asked < SILENT)
+	if (now.tv_sec == device->looked)
 		return;
-	device->asked = now.tv_sec;
+	device->looked = now.tv_sec;
+	ask = now.tv_sec - device->asked >= SILENT;
+	if (ask)
+		device->asked = now.tv_sec;
 	pthread_mutex_lock(&device->lock);
 	LIST_FOREACH(connection, &device->connections, list)
 	{
-		if (!connection->heard && !still_there(connection))
-			STAILQ_INSERT_TAIL(&dead, connection, dead);
-		connection->heard = false;
+		count_idle(connection);
+	}
+	LIST_FOREACH(connection, &device->connections, list)
+	{
+		bool gone = ask && is_gone(connection);
+
+		if ((gone || is_mute(connection)) && take(connection))
+			STAILQ_INSERT_TAIL(&useless, connection, useless);
 	}
 	pthread_mutex_unlock(&device->lock);
 	/* Without the lock: ganesha takes others then, which callers of clients hold. */
-	while ((connection = STAILQ_FIRST(&dead))) {
-		STAILQ_REMOVE_HEAD(&dead, dead);
+	while ((connection = STAILQ_FIRST(&useless))) {
+		STAILQ_REMOVE_HEAD(&useless, useless);
+		if (is_idle(connection))
+			__warnx(TIRPC_DEBUG_FLAG_WARN,
+				"RDMA: a connection ends: no call has come for %u s",
+				connection->idle);
 		SVC_DESTROY(&connection->sm_dr.xprt);
 		SVC_RELEASE(&connection->sm_dr.xprt, SVC_RELEASE_FLAG_NONE);
 	}
@@ -169,7 +254,7 @@ static void *device_thread(void *argument)
 	uint64_t times;
 
 	while (!__atomic_load_n(&device->stopping, __ATOMIC_ACQUIRE)) {
-		ask_the_silent(device);
+		look_at_connections(device);
 		if (poll(ready, 2, LOOK_MS) <= 0)
 			continue;
 		if (ready[1].revents && read(device->wake, &times, sizeof(times)) > 0) {
@@ -208,6 +293,7 @@ static struct rdma_device *device_make(struct ibv_context *verbs, const struct r
 	STAILQ_INIT(&device->back);
 	STAILQ_INIT(&device->ended);
 	device->verbs = verbs;
+	device->idle_timeout = attr->idle_timeout;
 	device->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	device->pd = ibv_alloc_pd(verbs);
 	device->channel = device->pd ? ibv_create_comp_channel(verbs) : NULL;

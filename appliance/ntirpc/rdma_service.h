@@ -104,11 +104,14 @@ struct rdma_connection {
 	pthread_mutex_t lock; /* over `closing` and posting */
 	bool closing; /* nothing is posted any more, and nothing is received */
 	bool counted; /* among the connections that are limited */
-	bool heard; /* something has completed since it was last looked at */
+	bool heard; /* something has completed since its peer was last asked */
+	bool called; /* a message has come since it was last looked at */
 	bool listed; /* in the device's list */
+	unsigned idle; /* looks, one each second, since there was a call */
+	uint32_t under_way; /* calls that have come and have not ended */
 	LIST_ENTRY(rdma_connection) list;
 	STAILQ_ENTRY(rdma_connection) disconnect, destroy; /* the reaper's */
-	STAILQ_ENTRY(rdma_connection) dead, ended; /* the device's thread's */
+	STAILQ_ENTRY(rdma_connection) useless, ended; /* the device's thread's */
 	struct rdma_back back[RDMA_BACK];
 	STAILQ_HEAD(, rdma_back) back_unused; /* under the device's lock */
 	/* The device's thread's: what waits until it is granted; what the peer grants; what it has
@@ -131,6 +134,8 @@ struct rdma_device {
 	STAILQ_HEAD(, rdma_back) back; /* made, with a reference of the connection */
 	STAILQ_HEAD(, rdma_connection) ended; /* without a queue pair, with a reference */
 	LIST_HEAD(, rdma_connection) connections;
+	unsigned idle_timeout; /* seconds without a call that end a connection; 0: none do */
+	time_t looked; /* when its connections were last looked at */
 	time_t asked; /* when silent peers were last asked for */
 	struct rdma_memory *memory;
 };

@@ -116,7 +116,7 @@ static const struct parameter serve[] = {POOL,
 	{"listen-wait", VALUE_NUMBER, 0, 0, 3600, "SECONDS",
 		"how long that address may take to come when the pool is open (0)"},
 	{"port", VALUE_NUMBER, 0, 1, 65535, "N", "TCP port (2049)"},
-	{"lease", VALUE_NUMBER, 0, 5, 3600, "SECONDS",
+	{"lease", VALUE_NUMBER, 0, 5, 180, "SECONDS",
 		"lease of NFS clients (60); grace is one and a half of it"},
 	{"rdma-connections", VALUE_NUMBER, 0, 1, 1024, "N",
 		"connections over RDMA that it takes (256)"},
@@ -191,7 +191,7 @@ static const struct parameter service_create_args[] = {SERVICE,
 	{"address", VALUE_TEXT, PARAMETER_NEEDED, 0, 0, "ADDRESS/BITS",
 		"where clients find it, on whichever node"},
 	{"port", VALUE_NUMBER, 0, 1, 65535, "N", "TCP port (2049)"},
-	{"lease", VALUE_NUMBER, 0, 5, 3600, "SECONDS", "lease of NFS clients (20)"}, END};
+	{"lease", VALUE_NUMBER, 0, 5, 180, "SECONDS", "lease of NFS clients (20)"}, END};
 static const struct parameter service_move_args[] = {
 	SERVICE, {"node", VALUE_TEXT, PARAMETER_PLACE, 0, 0, "NODE", "where to (any other)"}, END};
 static const struct parameter one_service[] = {SERVICE, END};
