@@ -85,6 +85,13 @@ bool address_is_missing(void);
  * told to end. Ends the process as watch_end_if_over(). */
 int address_await(unsigned seconds, struct error *error);
 
+/* --- announce.c: who has that address ------------------------------------------------------- */
+
+/* Begins to tell the network each second, where the server is one of a cluster (`fenced`). */
+void announce_start(void);
+/* Does not wait; from then on the pool is left alone. */
+void announce_stop(void);
+
 /* --- log.c: the log of the layers below goes into ganesha's -------------------------------- */
 
 void log_start(void);

@@ -9,8 +9,8 @@
  *               not own the pool
  *   ready()     exports what the pool holds, and waits for the address, if told so: the control
  *               socket answers meanwhile
- *   serving()   the port is open: the control socket, the compaction and the watch start; systemd
- *               is told
+ *   serving()   the port is open: the control socket, the compaction, the watch and what tells the
+ *               network who has the address start; systemd is told
  *   shutdown()  all requests are answered: commits what is pending, closes the pool
  *
  * What fails, and what then:
@@ -190,6 +190,7 @@ static void serving(void)
 	if (!pool_is_reader(nvme.pool) && compaction_start(nvme.pool, nvme.volumes, &error))
 		log_problem("no compaction", &error);
 	watch_start();
+	announce_start();
 	notify_manager("READY=1");
 }
 
@@ -216,6 +217,7 @@ static int shutdown_(bool drained)
 {
 	bool quiet = !control_stop(nvme.control, CONTROL_SECONDS) && drained;
 
+	announce_stop();
 	watch_stop();
 	if (quiet)
 		return close_pool();

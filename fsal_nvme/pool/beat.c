@@ -64,6 +64,13 @@ static bool shows_none(const struct pool *pool, uint64_t since)
 	return !losses_allowed(pool, members_active(pool), answers);
 }
 
+bool pool_lease_holds(const struct pool *pool)
+{
+	uint64_t now = engine_clock(pool->engine);
+
+	return shows_none(pool, now > LEASE_NS ? now - LEASE_NS : 1);
+}
+
 /* Under the lock: whether `wait` is over, and how. */
 static bool is_answered(const struct pool *pool, const struct look_wait *wait, int *status)
 {

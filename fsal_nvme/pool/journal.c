@@ -306,7 +306,7 @@ static void copies_done(struct journal *j)
 	j->completing++;
 	if (lost)
 		helper = park(j, lost);
-	else if (journal_fence_holds(j))
+	else if (pool_lease_holds(j->pool))
 		durable = journal_flying_is_durable(j);
 	else
 		j->state = JOURNAL_UNSURE;

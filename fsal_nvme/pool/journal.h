@@ -156,8 +156,6 @@ void journal_completion_over(struct journal *j);
 
 /* --- journal_fence.c -------------------------------------------------------------------------- */
 
-/* Whether what is durable now may be acknowledged without a look. */
-bool journal_fence_holds(const struct journal *j);
 /* Under the lock: whether to look now; true: the caller does journal_fence_look() unlocked. */
 bool journal_fence_wanted(struct journal *j);
 void journal_fence_look(struct journal *j);

@@ -25,22 +25,6 @@
  */
 #include "pool/journal.h"
 
-bool journal_fence_holds(const struct journal *j)
-{
-	const struct pool *pool = j->pool;
-	uint64_t now = engine_clock(pool->engine);
-	uint64_t fresh = 0;
-
-	for (unsigned i = 0; i < pool->device_count; i++) {
-		const struct member *member = &pool->devices[i];
-		uint64_t looked = atomic_load(&member->looked);
-
-		if (member_usable(member) && looked && looked + LEASE_NS > now)
-			fresh |= UINT64_C(1) << i;
-	}
-	return !losses_allowed(pool, members_active(pool), fresh);
-}
-
 bool journal_fence_wanted(struct journal *j)
 {
 	struct fence *f = &j->fence;

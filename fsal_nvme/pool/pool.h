@@ -381,6 +381,9 @@ struct look_wait {
 };
 /* Does not wait. Where the pool is read only, 0. */
 void pool_look(struct pool *pool, struct look_wait *wait);
+/* Whether such looks, of which an owner begins one each second, have shown none within the last
+ * 1.5 s. For a machine whose clock stood still (a paused virtual one) no time has passed. */
+bool pool_lease_holds(const struct pool *pool);
 
 /* --- the volume table ------------------------------------------------------------------------ */
 
