@@ -40,7 +40,10 @@ def work(cluster, clients, request, number, record_property, capsys):
         for transport, figures in by_transport.items():
             show(event, transport, figures)
 
-    cluster.wait_until_whole()
+    if request.node.get_closest_marker('one_node') and not request.config.getoption('--all'):
+        cluster.wait_until_served()
+    else:
+        cluster.wait_until_whole()
     work = Work(cluster, clients, over(request.config), request.node.name, tell, tell_of)
     yield work
     cluster.wait_until_served()  # else nobody might answer

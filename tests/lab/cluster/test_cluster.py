@@ -68,11 +68,6 @@ def test_a_planned_move(cluster, work):
     work.check()
 
 
-def test_a_server_that_is_killed(cluster, work):
-    kill_server(cluster, work)
-    work.check()
-
-
 def test_a_node_without_power(cluster, work):
     """Who reads a dataset at the other node does not notice."""
     owner = cluster.owner()
@@ -80,6 +75,12 @@ def test_a_node_without_power(cluster, work):
     cut_power(cluster, work)
     why = json.loads(cluster.other(owner).run('millrace node update /state/none --json', rc=4))['error']['message']
     assert f'{owner.name} is offline' in why
+    work.check()
+
+
+@pytest.mark.one_node
+def test_a_server_that_is_killed(cluster, work):
+    kill_server(cluster, work)
     work.check()
 
 
