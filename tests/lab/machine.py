@@ -200,6 +200,7 @@ class Machine:
         self.console = Console(self.path('console'))
         self.qmp = None
         self._daemon = None
+        self._paused = False
 
     def path(self, suffix):
         return os.path.join(self.workdir, f'{self.name}.{suffix}')
@@ -260,6 +261,10 @@ class Machine:
     def is_on(self):
         return self._daemon is not None and self._daemon.alive()
 
+    def is_running(self):
+        """On, and not paused."""
+        return self.is_on() and not self._paused
+
     def check_on(self):
         if not self.is_on():
             raise RuntimeError(f'{self.name} has ended:\n{tail(self.path("qemu.log"))}{self.console.text[-4000:]}')
@@ -280,13 +285,16 @@ class Machine:
         if self._daemon:
             self._daemon.kill()
             self._daemon = None
+        self._paused = False
 
     def pause(self):
         """Stand still: no processor runs, no clock, no watchdog."""
         self.qmp.ask('stop')
+        self._paused = True
 
     def go_on(self):
         self.qmp.ask('cont')
+        self._paused = False
 
     def reset(self):
         """Power off and on: the drives keep what they hold, the system starts afresh. (QEMU's own

@@ -33,7 +33,7 @@ class Cluster:
     COUNT = 2
 
     def __init__(self, lab, public_key, **options):
-        self.lab, self.nodes, self.clients = lab, [], {}
+        self.lab, self.nodes, self.clients, self._answered = lab, [], {}, None
         for name, address, core in list(zip(NAMES, ADDRESSES, CORE_ADDRESSES))[:self.COUNT]:
             self.nodes.append(lab.add(
                 Node, name, drives=self._drives(), cpus=2, memory_mib=2560,
@@ -100,24 +100,31 @@ class Cluster:
 
     def ask_node(self, node, verb):
         """What it answers; None where it is not up."""
-        if not node.is_on():
+        if not node.is_running():
             return None
         try:
             done = node.attempt(f'millrace {verb} --json', 60)
         except subprocess.TimeoutExpired:
             return None
-        return json.loads(done.stdout) if done.returncode == 0 else None
+        if done.returncode != 0:
+            return None
+        self._answered = node
+        return json.loads(done.stdout)
+
+    def _likely(self):
+        """The nodes, first the one that answered last: of one that boots a question may wait for a minute."""
+        return sorted(self.nodes, key=lambda node: node is not self._answered)
 
     def _ask(self, verb):
-        """What the first node answers that is up, or None."""
-        return next(filter(None, (self.ask_node(node, verb) for node in self.nodes)), None)
+        """What a node answers that is up, or None."""
+        return next(filter(None, (self.ask_node(node, verb) for node in self._likely())), None)
 
     def _states_by(self, node):
         told = self.ask_node(node, 'cluster status')
         return {node['name']: node['state'] for node in told['nodes']} if told else {}
 
     def states(self):
-        return next(filter(None, map(self._states_by, self.nodes)), {})
+        return next(filter(None, map(self._states_by, self._likely())), {})
 
     def owner(self):
         """The node that serves, or None."""
