@@ -30,6 +30,7 @@
 #define ALONE 500u /* creates one at a time */
 #define CHECKPOINTS 4u
 #define DEPTH_MOST 256u
+#define QUIET_US 300000
 
 static struct bench_pool bench = {.scratch_dir = "/dev/shm"};
 static struct volumes *volumes;
@@ -229,9 +230,23 @@ static uint64_t checkpoints(const struct written *w)
 	return (w->image_count + w->delta_count) / 2;
 }
 
+/* Of the volume. In a checkpoint that has not written the pool's own yet there is one more. */
 static uint64_t full_images(const struct written *w)
 {
-	return (w->image_count - w->delta_count) / 2;
+	return (w->image_count + 1 - w->delta_count) / 2;
+}
+
+/* When no checkpoint is half done. */
+static struct written written_when_quiet(void)
+{
+	struct written before, now = written_now();
+
+	do {
+		before = now;
+		usleep(QUIET_US);
+		now = written_now();
+	} while (now.images != before.images || now.deltas != before.deltas);
+	return now;
 }
 
 /* --- at one size ------------------------------------------------------------------------------ */
@@ -263,7 +278,7 @@ static void come_and_go(struct found *found, uint64_t step, unsigned depth)
 static struct written come_and_go_until(struct found *found, unsigned depth, uint64_t least)
 {
 	uint64_t step = (next - oldest) / 2 < STEP_MOST ? (next - oldest) / 2 : STEP_MOST;
-	struct written before = written_now(), written = {0};
+	struct written before = written_when_quiet(), written = {0};
 	uint64_t full;
 
 	do {
@@ -271,7 +286,8 @@ static struct written come_and_go_until(struct found *found, unsigned depth, uin
 		come_and_go(found, step, depth);
 		written = written_since(&before);
 	} while (full_images(&written) == full || checkpoints(&written) < least);
-	return written;
+	written_when_quiet();
+	return written_since(&before);
 }
 
 static void measure_alone(struct found *found)

@@ -13,6 +13,7 @@ DEPTH = 64
 SMALLEST = 10_000
 DEVICE_LEAST = 1 << 30
 POOL_BYTES = 5400  # of devices a file, all together: its metadata twice, with two devices lost
+LARGER = (4 << 30, 16 << 30)  # devices, a 64th of which is journal
 
 
 def sizes(most):
@@ -20,18 +21,16 @@ def sizes(most):
     return [10 ** n for n in range(4, 19) if 10 ** n <= most] or [SMALLEST]
 
 
-def make_devices(workdir, files):
+def make_devices(workdir, size):
     """Sparse ones: what is written to them is counted, not timed."""
     paths = [os.path.join(workdir, f'd{i}') for i in range(sum(CODE))]
     for path in paths:
         with open(path, 'wb') as file:
-            file.truncate(max(DEVICE_LEAST, files * POOL_BYTES // len(paths) >> 20 << 20))
+            file.truncate(size)
     return paths
 
 
 def measure(options, workdir):
-    devices = make_devices(workdir, options.most)
-
     def program(name, *arguments):
         command = [os.path.join(options.build, 'bin', name), *map(str, arguments)]
         ran(command, [workdir])
@@ -40,15 +39,28 @@ def measure(options, workdir):
             raise RuntimeError(f'{" ".join(done.args)}: {done.stderr}')
         return json.loads(done.stdout or 'null')
 
-    program('bench_object', 'create', *CODE, 0, *devices)
+    def creates(device_size, volumes):
+        devices = make_devices(workdir, device_size)
+        program('bench_object', 'create', *CODE, 0, *devices)
+        return program('bench_creates', DEPTH, ','.join(map(str, volumes)), *devices)
+
     say(f'creates: volumes of up to {options.most:,} files')
-    found = program('bench_creates', DEPTH, ','.join(map(str, sizes(options.most))), *devices)
+    found = creates(max(DEVICE_LEAST, options.most * POOL_BYTES // sum(CODE) >> 20 << 20), sizes(options.most))
     by_size = [rows(at, smaller) for at, smaller in zip(found, [None, *found])]
-    return [figure for kind in zip(*by_size) for figure in kind]
+    say('creates: longer journals')
+    return [*(figure for kind in zip(*by_size) for figure in kind),
+            *(replay(creates(size, [SMALLEST])[0]) for size in LARGER)]
 
 
 def written(at):
     return at['journal'] + at['images'] + at['deltas'] + at['rest']
+
+
+def replay(at):
+    """A long journal, that most of the volume's files are in."""
+    replaying = Figure(f'opening after a crash, {at["replayed"] / 2 ** 20:,.0f} MiB of journal to replay', SECONDS)
+    replaying.add(at['replaying'])
+    return replaying
 
 
 def rows(at, smaller):
