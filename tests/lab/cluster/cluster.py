@@ -34,6 +34,7 @@ class Cluster:
 
     def __init__(self, lab, public_key, **options):
         self.lab, self.nodes, self.clients, self._answered = lab, [], {}, None
+        self.said = {}  # by each node, last: for whoever did not expect it
         for name, address, core in list(zip(NAMES, ADDRESSES, CORE_ADDRESSES))[:self.COUNT]:
             self.nodes.append(lab.add(
                 Node, name, drives=self._drives(), cpus=2, memory_mib=2560,
@@ -105,7 +106,9 @@ class Cluster:
         try:
             done = node.attempt(f'millrace {verb} --json', 60)
         except subprocess.TimeoutExpired:
+            self.said[node.name] = (verb, 'nothing in time')
             return None
+        self.said[node.name] = (verb, done.returncode, done.stdout + done.stderr)
         if done.returncode != 0:
             return None
         self._answered = node

@@ -126,7 +126,8 @@ def test_the_node_that_serves_stands_still_and_goes_on(cluster, work):
     owner.go_on()
     wait_until(lambda: not owner.is_on(), 300, 'it resets itself', interval=1)
     work.check()
-    assert cluster.owner() is after and cluster.server_pid(after) == pid
+    assert cluster.owner() is after, cluster.said
+    assert cluster.server_pid(after) == pid
     wait_until_whole(cluster)
 
 
