@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""Which node `millrace service` says that a service is on, by what crm_mon says of nodes and resources."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+COMMON = Path(__file__).parents[2] / 'ha/bin/common'
+
+ASK = '. "$1"; monitor=$(cat); option() { [ "$*" = "tank-server pool" ] && echo pond; }; service_node tank'
+
+
+def told(nodes, server, address, epochs):
+    """As crm_mon tells it: NODES name: state, a role and nodes of each resource, EPOCHS name: of pool pond."""
+    def resource(name, role, places):
+        inside = ''.join(f'<node name="{place}"/>' for place in places)
+        return f'<resource id="tank-{name}" role="{role}">{inside}</resource>'
+
+    states = ''.join(f'<node name="{name}" online="{str(state != "offline").lower()}" unclean="{str(state == "unclean").lower()}"/>'
+                     for name, state in nodes.items())
+    attributes = ''.join(f'<node name="{name}"><attribute name="millrace-epoch-bay" value="99"/>'
+                         f'<attribute name="millrace-epoch-pond" value="{epoch}"/></node>' for name, epoch in epochs.items())
+    return (f'<pacemaker-result><nodes>{states}</nodes><resources>{resource("server", *server)}{resource("address", *address)}'
+            f'</resources><node_attributes>{attributes}</node_attributes></pacemaker-result>')
+
+
+@pytest.mark.parametrize('n1, server, address, epochs, node', [
+    ('online', ('Started', ['n1']), ('Started', ['n1']), {'n1': 4}, 'n1'),
+    ('online', ('Started', ['n2']), ('Started', ['n2']), {'n1': 4}, 'n2'),
+    ('online', ('Starting', ['n1']), ('Started', ['n1']), {'n1': 4}, ''),
+    ('online', ('Started', ['n1']), ('Starting', ['n1']), {'n1': 4}, ''),
+    ('online', ('Stopping', ['n1']), ('Started', ['n1']), {'n1': 4}, ''),
+    ('online', ('Started', ['n1']), ('Started', ['n2']), {'n1': 4}, ''),
+    ('online', ('Stopped', []), ('Started', ['n1']), {'n1': 4}, ''),
+    ('unclean', ('Started', ['n1']), ('Started', ['n1']), {'n1': 4}, ''),
+    ('offline', ('Started', ['n1']), ('Started', ['n1']), {'n1': 4}, ''),
+    # n1 was fenced and goes on
+    ('online', ('Started', ['n1', 'n2']), ('Started', ['n1', 'n2']), {'n1': 4, 'n2': 5}, 'n2'),
+    ('online', ('Started', ['n1', 'n2']), ('Started', ['n1', 'n2']), {'n1': 10, 'n2': 9}, 'n1'),
+    ('online', ('Started', ['n1', 'n2']), ('Started', ['n1', 'n2']), {'n2': 1}, 'n2'),
+    ('online', ('Stopping', ['n1', 'n2']), ('Started', ['n1', 'n2']), {'n1': 4, 'n2': 5}, 'n2'),
+    ('online', ('Stopping', ['n1', 'n2']), ('Stopping', ['n1', 'n2']), {'n1': 4, 'n2': 5}, 'n2'),
+    # ... and is gone, what it was to do still under way
+    ('unclean', ('Stopping', ['n1', 'n2']), ('Started', ['n1', 'n2']), {'n1': 4, 'n2': 5}, 'n2'),
+    ('unclean', ('Stopping', ['n1', 'n2']), ('Started', ['n2']), {'n1': 4, 'n2': 5}, 'n2'),
+])
+def test_where_a_service_is(n1, server, address, epochs, node):
+    done = subprocess.run(['bash', '-c', ASK, 'bash', COMMON], input=told({'n1': n1, 'n2': 'online'}, server, address, epochs),
+                          capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == node, done.stderr
