@@ -10,10 +10,12 @@ A node is fenced by what ends all of its processes, as a power switch would. Wha
 devices at once: power that is cut to drives is the simulated tests' and the lab's.
 """
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import xml.etree.ElementTree
 
@@ -155,6 +157,18 @@ class Node:
 
     def signal_server(self, number):
         self.run('kill', f'-{number}', str(self.server_pid()))
+
+    @contextlib.contextmanager
+    def taken(self, port):
+        """PORT of all its addresses is another program's."""
+        listen = f'import signal, socket; listener = socket.create_server(("", {port})); signal.pause()'
+        other = Daemon(['nsenter', '--target', str(self._inside), '--net', sys.executable, '-c', listen],
+                       os.path.join(self.cluster.workdir, f'{self.name}.taken.log'))
+        try:
+            wait_until(lambda: f':{port} ' in self.run('ss', '--no-header', '-ltn'), 20, f'{self.name}: port {port} is taken')
+            yield
+        finally:
+            other.kill()
 
     def pause(self):
         """Stop all its processes, as a machine that stands still."""

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from cluster import Cluster
+from cluster import PORT, Cluster
 from harness.client import make_client
 from harness.host import wait_until
 from harness.server import Pool
@@ -169,6 +169,9 @@ def test_a_node_is_drained_and_resumed(cluster, writer, told):
     before.ask('node', 'drain')
     assert cluster.owner() is other
     assert 'no other node is online' in other.refused('node', 'drain')
+    assert 'no other node is online' in other.refused('service', 'move', 'tank')
+    assert f'{before.name} is drained' in other.refused('service', 'move', 'tank', before.name)
+    assert cluster.owner() is other
     before.ask('node', 'resume')
     cluster.wait_for_nodes()
     told(writer.check())
@@ -298,8 +301,16 @@ def test_a_service_is_removed_and_made(cluster, readers, writer, told):
     assert configuration() == (set(), set()) and not epochs() and node.ask('service', 'list')['services'] == []
     node.run('touch', '/etc/millrace/fencing')  # by which the command knows that two nodes can fence each other
     words = ('service', 'create', 'tank', '--pool', 'tank', '--address', f'{cluster.address}/24', '--json')
-    made = node.run('env', f'MILLRACE_DEVICE_DIR={cluster.pool.device_dir}', 'millrace', *words)
+    create = ('env', f'MILLRACE_DEVICE_DIR={cluster.pool.device_dir}', 'millrace', *words)
+    for address, why in ((cluster.nodes[1].address, f'of node {cluster.nodes[1].name}'), (node.reader_address, 'this node has')):
+        assert why in node.refused('service', 'create', 'tank', '--pool', 'tank', '--address', f'{address}/24')
+    with cluster.nodes[0].taken(PORT), cluster.nodes[1].taken(PORT):
+        failed = node.attempt(*create)
+        assert failed.returncode == 1 and 'tank is served by no node: ' in failed.stdout
+    assert configuration() == (set(), set())
+    made = node.run(*create)
     assert json.loads(made)['service']['node'] == cluster.wait_until_served().name and configuration() == before
     wait_until(epochs, 60, 'the cluster knows who has the pool')
     assert 'a tank-server already' in node.refused(*words[:-1])
+    assert 'serves another pool' in node.refused('service', 'create', 'pond', '--pool', 'pond', '--address', '192.0.2.9/24')
     told(writer.check())

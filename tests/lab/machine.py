@@ -202,6 +202,7 @@ class Machine:
         self._daemon = None
         self._paused = False
         self._begun = 0  # where on the console what it says since its start begins
+        self._started_again = False
 
     def path(self, suffix):
         return os.path.join(self.workdir, f'{self.name}.{suffix}')
@@ -269,11 +270,13 @@ class Machine:
 
     def check_on(self):
         """While it boots. Once in thousands of boots a processor of QEMU's runs what stood for a moment where the kernel
-        patches itself, which nobody waits for any more, and the kernel panics: then it is started again."""
+        patches itself, which nobody waits for any more, and the kernel panics: then it is started again, once."""
         if self.is_on():
             return
-        if 'Oops: int3' not in self.console.text[self._begun:]:
+        if 'Oops: int3' not in self.console.text[self._begun:] or self._started_again:
             raise RuntimeError(f'{self.name} has ended:\n{tail(self.path("qemu.log"))}{self.console.text[-4000:]}')
+        print(f'{self.name} is started again: its kernel was brought down by the emulator')
+        self._started_again = True
         self.power_off()
         self.power_on()
 

@@ -86,8 +86,13 @@ TRANSPORTS = 'rdma', 'tcp'
 
 
 def event_of(result):
-    """What was done."""
-    return result.get('event') or result['test'].rpartition('::')[2].partition('[')[0].removeprefix('test_').replace('_', ' ')
+    """What was done, and to which cluster, unless it is the one of test_cluster.py: `own drives, tcp: a planned move`."""
+    path, _, test = result['test'].rpartition('::')
+    name, _, parameter = test.rstrip(']').partition('[')
+    cluster = os.path.basename(path).removesuffix('.py').removeprefix('test_')
+    where = [word for word in (cluster, *parameter.split('-')) if word and word != 'cluster' and not word.isdigit()]  # no round's
+    event = result.get('event') or name.removeprefix('test_')
+    return (f'{", ".join(where)}: {event}' if where else event).replace('_', ' ')
 
 
 def each(results):
