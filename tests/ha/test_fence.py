@@ -146,6 +146,17 @@ def test_who_can_be_fenced(place):
     assert place.messages() == ['clear'] * 3
 
 
+def test_a_node_that_the_first_drive_does_not_know(place):
+    """It did not reach that one when it joined."""
+    for drive in place.drives[1:]:
+        place.run('sbd', '-d', drive, 'allocate', 'n3')
+    code, out, _ = place.agent('list')
+    assert code == 0 and sorted(out.replace(',', '').split()) == [*NODES, 'n3']
+    assert place.agent('status', port='n3')[0] == 0
+    assert place.agent('off', port='n3')[0] == 0
+    assert place.agent('status', port='n3')[0] == OFF
+
+
 def test_most_of_the_drives_are_enough(place):
     place.spoil(place.drives[0])
     code, _, err = place.agent('monitor')
