@@ -255,6 +255,8 @@ def test_a_drive_comes_back_behind_a_failover(cluster, readers, writer, told):
     os.unlink(f'{drive}.away')
     assert 'may still write' in after.refused('pool', 'attach', 'tank')
     assert device_states(after)[2] != 'active'
+    assert f'{after.name} is alive' in after.refused('cluster', 'confirm-dead', after.name, '--yes')
+    after.run('millrace', 'cluster', 'confirm-dead', before.name, '--yes')
     before.start()
     cluster.wait_for_nodes()
     wait_until(lambda: set(device_states(after)) == {'active'}, 240, 'it is whole again')
@@ -312,5 +314,5 @@ def test_a_service_is_removed_and_made(cluster, readers, writer, told):
     assert json.loads(made)['service']['node'] == cluster.wait_until_served().name and configuration() == before
     wait_until(epochs, 60, 'the cluster knows who has the pool')
     assert 'a tank-server already' in node.refused(*words[:-1])
-    assert 'serves another pool' in node.refused('service', 'create', 'pond', '--pool', 'pond', '--address', '192.0.2.9/24')
+    assert 'serves pool tank already' in node.refused('service', 'create', 'pond', '--pool', 'pond', '--address', '192.0.2.9/24')
     told(writer.check())
