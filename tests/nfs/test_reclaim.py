@@ -8,9 +8,9 @@ import pytest
 
 from harness.host import wait_until
 from harness.protocol import (
-    BY_HANDLE, DENIED, NO_GRACE, RECLAIM, RECLAIM_BAD, Client, creating, lock, open_as, reclaim_complete)
+    BY_HANDLE, DENIED, NO_GRACE, RECLAIM, RECLAIM_BAD, Client, by_name, creating, lock, open_as, reclaim_complete)
 from harness.server import LEASE
-from harness.wire import GETFH, GRACE, OK, PUTROOTFH, Connection, lookup, putfh, u32
+from harness.wire import GETFH, GRACE, OK, PUTROOTFH, SHARE_DENIED, WRITE, Connection, lookup, putfh, u32
 
 pytestmark = pytest.mark.millrace
 
@@ -152,3 +152,22 @@ def test_what_was_given_to_another_is_his(newcomer, site, root):
     assert other.tell(putfh(file), lock(back, 0, 10, b'locker', reclaim=True)) == OK
     for client in (silent, other):
         client.do(reclaim_complete())
+
+
+def test_what_a_silent_client_denies_to_others_ends(newcomer, root):
+    """Behind its lease, when another wants it: by name, or by handle."""
+    other = newcomer().ready()
+    for name in ('named', 'held'):
+        silent = newcomer().ready()
+        silent.do(putfh(root), open_as(silent.clientid, b'owner', deny=WRITE, **creating(name)))
+    file = other.do(putfh(root), lookup('held'), GETFH)
+
+    def open_status(place, what):
+        status = other.tell(putfh(place), open_as(other.clientid, b'owner', what))
+        assert status in (OK, SHARE_DENIED)
+        return status
+
+    for wanted in ((root, by_name('named')), (file, u32(BY_HANDLE))):
+        assert open_status(*wanted) == SHARE_DENIED
+    for wanted in ((root, by_name('named')), (file, u32(BY_HANDLE))):
+        wait_until(lambda wanted=wanted: open_status(*wanted) == OK, 4 * LEASE, 'it may be opened', interval=1)

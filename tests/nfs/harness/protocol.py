@@ -66,9 +66,9 @@ def reclaim_complete():
     return 58, u32(0), nothing
 
 
-def open_as(clientid, owner, claim, access=BOTH, how=None):
+def open_as(clientid, owner, claim, access=BOTH, how=None, deny=0):
     """OPEN with any CLAIM, encoded."""
-    return (18, u32(0, access, 0) + u64(clientid) + opaque(owner) +
+    return (18, u32(0, access, deny) + u64(clientid) + opaque(owner) +
             (u32(0) if how is None else u32(1) + how) + claim, opened)
 
 
