@@ -174,7 +174,7 @@ static const struct parameter cluster_leave_args[] = {
 		"also as the last node, which ends the cluster, or with drives of its own"},
 	END};
 static const struct parameter cluster_remove_args[] = {
-	{"node", VALUE_TEXT, NEEDED_PLACE, 0, 0, "NODE", "the node that is gone for good"},
+	{"node", VALUE_TEXT, NEEDED_PLACE | PARAMETER_MANY, 0, 0, "NODE", "that is gone for good"},
 	{"yes", VALUE_FLAG, 0, 0, 0, NULL, "it can come back by `cluster join` alone"}, END};
 static const struct parameter cluster_qnetd_args[] = {
 	{"host", VALUE_TEXT, NEEDED_PLACE, 0, 0, "HOST",

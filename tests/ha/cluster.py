@@ -42,7 +42,7 @@ nodelist {{
 {nodes}}}
 quorum {{
     provider: corosync_votequorum
-    two_node: 1
+    two_node: {two}
 }}
 logging {{
     to_stderr: yes
@@ -203,7 +203,7 @@ class Cluster:
         nodes = ''.join(f'    node {{\n        ring0_addr: {node.address}\n        name: {node.name}\n'
                         f'        nodeid: {node.number}\n    }}\n' for node in self.nodes)
         with open(os.path.join(self.directory, 'corosync.conf'), 'w') as file:
-            file.write(COROSYNC.format(nodes=nodes))
+            file.write(COROSYNC.format(nodes=nodes, two=int(len(self.nodes) == 2)))
         with open(os.path.join(self.directory, 'authkey'), 'wb') as file:
             file.write(os.urandom(1024))
         with open(os.path.join(self.directory, 'fence_namespaces'), 'w') as file:

@@ -176,6 +176,18 @@ def test_less_is_not_enough(place):
     assert code == 1 and 'most of the drives' in err
 
 
+def test_a_drive_that_hangs_is_not_waited_for(place):
+    """Who asks it is in the kernel, and takes no signal."""
+    place.run('bash', '-c', f"""
+        mv /usr/sbin/sbd /usr/sbin/sbd.real
+        printf '%s\\n' '#!/bin/bash' 'case $* in *{place.drives[0]}*) trap "" TERM INT HUP; sleep 120 ;; esac' \
+            'exec /usr/sbin/sbd.real "$@"' >/usr/sbin/sbd
+        chmod 755 /usr/sbin/sbd""")
+    for action in ('monitor', 'list', 'status'):
+        code, _, err = place.agent(action, port='n2')
+        assert code == 0 and f'{place.drives[0]} cannot be read' in err, action
+
+
 @pytest.mark.parametrize('way', ['cable', 'address'])
 def test_who_has_no_network_waits(place, way):
     """Until then there is no message, and afterwards there is."""

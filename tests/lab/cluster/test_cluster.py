@@ -299,9 +299,11 @@ def test_a_node_is_gone_for_good(cluster, work):
 
 @pytest.mark.long
 def test_a_node_leaves(cluster):
-    """What it served goes on, and the one that is left has a quorum by itself."""
+    """What it served goes on, and the one that is left has a quorum by itself. It has one of its networks left to say so."""
     cluster.wait_until_whole()
     leaving, left = cluster.nodes[1], cluster.nodes[0]
+    leaving.cut(CLIENTS)
+    cluster.wait_for_owner(left)
     leaving.run('millrace cluster leave', timeout=900)
     assert leaving.json('millrace cluster status', rc=3)['error']['code'] == 'not-found'
     cluster.wait_for_owner(left)

@@ -153,3 +153,23 @@ def test_a_drive_is_pulled_and_put_back(cluster, work):
     other.put_drive(0)
     work.check()
     wait_until_whole(cluster)
+
+
+def test_who_was_removed_is_connected_no_more(cluster):
+    """Though it runs."""
+    wait_until_whole(cluster)
+    owner = cluster.owner()
+    gone = cluster.other(owner)
+
+    def is_connected():
+        """Those that are made anew, and refused, come and go."""
+        return gone.run("cd /sys/class/nvme; for name in *; do paste -d ' ' $name/transport $name/state; done 2>&1 | "
+                        "grep '^[^p].* live$' || true")
+
+    gone.run('systemctl stop pacemaker corosync', timeout=300)
+    wait_until(lambda: cluster.states().get(gone.name) == 'offline', 120, 'it is missed', interval=2)
+    assert is_connected()
+    owner.run(f'millrace cluster remove {gone.name} --yes', timeout=300)
+    wait_until(lambda: not is_connected(), 120, 'its connections end', interval=2)
+    assert cluster.owner() is owner
+    wait_until(lambda: domains_away(cluster) == {gone.name}, 600, 'the others have their drives', interval=2)
