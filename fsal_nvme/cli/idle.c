@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/statvfs.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cli/command.h"
@@ -16,6 +17,8 @@
 
 #define LOCK_SECONDS 30
 #define SCRATCH_LEAST (1ull << 30)
+#define LOOKS 10
+#define LOOK_AGAIN_MS 200
 
 /* --- opening ----------------------------------------------------------------------------- */
 
@@ -103,23 +106,51 @@ static int open_and_act(struct command *command, const struct found_pool *found,
 	return rc ? rc : closed;
 }
 
+/*
+ * Lookers do not queue, as who has the pool open may have it for long. A journal that grew while it
+ * was read is mostly of a server that starts, or of a change that is done soon. -EAGAIN: a server
+ * has the pool by now.
+ */
+static int look(struct command *command, const struct found_pool *found, const struct verb *verb,
+	const json_t *args, json_t *result, struct error *error)
+{
+	const struct timespec pause = {0, LOOK_AGAIN_MS * 1000000};
+	int rc = open_and_act(command, found, true, verb, args, result, error);
+
+	for (unsigned i = 1; rc == -EBUSY && i < LOOKS; i++) {
+		nanosleep(&pause, NULL);
+		error_clear(error);
+		if (pool_is_served(command, found->summary.name))
+			return -EAGAIN;
+		rc = open_and_act(command, found, true, verb, args, result, error);
+	}
+	return rc;
+}
+
+static int change(struct command *command, const struct found_pool *found, const struct verb *verb,
+	const json_t *args, json_t *result, struct error *error)
+{
+	int lock = -1, rc = command_lock(command, found->summary.name, &lock, error);
+
+	if (!rc)
+		rc = open_and_act(command, found, false, verb, args, result, error);
+	if (!rc)
+		cache_save(command, found, NULL);
+	if (lock >= 0)
+		close(lock);
+	return rc;
+}
+
 static int run_idle(struct command *command, const char *name, const struct verb *verb,
 	const json_t *args, json_t *result, struct error *error)
 {
-	bool look = (verb->flags & VERB_LOOKS) && !json_object_get(args, "repair");
+	bool looks = (verb->flags & VERB_LOOKS) && !json_object_get(args, "repair");
 	struct found_pool found;
-	int lock = -1, rc = pool_find(command, name, &found, error);
+	int rc = pool_find(command, name, &found, error);
 
 	if (rc)
 		return rc;
-	if (!look)
-		rc = command_lock(command, name, &lock, error);
-	if (!rc)
-		rc = open_and_act(command, &found, look, verb, args, result, error);
-	if (!rc && !look)
-		cache_save(command, &found, NULL);
-	if (lock >= 0)
-		close(lock);
+	rc = (looks ? look : change)(command, &found, verb, args, result, error);
 	found_free(&found);
 	return rc;
 }

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
 """What `pool status` and `status` say is wrong, and what they say to type; and progress."""
 
+import concurrent.futures
 import fcntl
 import os
 import pty
@@ -30,6 +31,17 @@ def test_a_missing_and_a_dropped_device(pool):
     os.rename(lost + '.away', lost)
     text = advice(pool)[1]
     assert 'missed writes and is not used any more' in text and 'last seen' not in text
+
+
+def test_it_is_asked_while_others_change_the_pool(pool):
+    pool('share', 'create', 'tank/a')
+    with concurrent.futures.ThreadPoolExecutor() as executor:
+        changes = executor.submit(lambda: [pool('share', 'set', 'tank/a', f'nfs.squash={how}') for how in ('none', 'root') * 40])
+        asked = 0
+        while not changes.done():
+            pool('pool', 'status', 'tank')
+            asked += 1
+        assert len(changes.result()) == 80 and asked > 5
 
 
 def test_space_adds_up(either):
