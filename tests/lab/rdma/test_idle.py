@@ -36,7 +36,7 @@ def test_a_client_at_rest_keeps_its_connection(rdma, mount, client):
     path = mount('rdma')
     client.run(f'echo kept >{path}/file; sync {path}/file')
     before = connections_made(client)
-    time.sleep(3 * LEASE)
+    time.sleep(2 * LEASE)
     assert client.run(f'cat {path}/file').stdout == b'kept\n' and connections_made(client) == before != []
 
 

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""How a new list of members reaches one: over whichever network it answers on, whole or not at all."""
+
+import contextlib
+import subprocess
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(__file__).parents[2] / 'ha/bin'
+NODE = '''node {{
+    {rings}
+    name: {name}
+    nodeid: {number}
+}}
+'''
+# Of a node that is called NAME and has its state in PLACE; corosync is not there, which would read the list.
+BEGIN = '''
+here={name} FAILED=1
+. {programs}/common
+. {programs}/connections
+. {programs}/changes
+. {programs}/qnetd
+MEMBER_PORT=2226 TALK_SECONDS=8 state={place} conf={place}/corosync.conf work={place}
+member_key() {{ printf %064d 7; }}
+apply_list() {{ :; }}
+'''
+
+
+def members(*lists):
+    """corosync.conf of n1, n2 and so on, each with its list of addresses."""
+    return ''.join(NODE.format(rings='\n    '.join(f'ring{i}_addr: {address}' for i, address in enumerate(addresses)),
+                               name=f'n{number}', number=number) for number, addresses in enumerate(lists, 1))
+
+
+class Nodes:
+    """Two in a network of their own, where 192.0.2.0/24 leads nowhere, and nothing comes back from there."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.network = subprocess.Popen(['unshare', '--net', 'sh', '-c', 'set -e; ip link set lo up; '
+                                         'ip link add nowhere type veth peer name beyond; ip address add 192.0.2.1/24 dev nowhere; '
+                                         'ip link set nowhere arp off up; ip link set beyond up; echo ready; exec sleep 600'],
+                                        stdout=subprocess.PIPE)
+        assert self.network.stdout.readline() == b'ready\n'
+
+    def words(self, name, script):
+        begin = BEGIN.format(name=name, programs=PROGRAMS, place=self.directory / name)
+        return ['nsenter', '--net', '--target', str(self.network.pid), 'bash', '-c', begin + script]
+
+    def make(self, name, text):
+        place = self.directory / name
+        place.mkdir()
+        (place / 'cluster').touch()
+        (place / 'corosync.conf').write_text(text)
+        return place
+
+    @contextlib.contextmanager
+    def listening(self, name):
+        listener = subprocess.Popen(self.words(name, 'attend "$(member_key)" $MEMBER_PORT in_cluster take_list'))
+        try:
+            yield
+        finally:
+            (self.directory / name / 'cluster').unlink()
+            subprocess.run(['pkill', '-TERM', '-P', str(listener.pid)], check=False)
+            listener.terminate()
+            listener.wait(timeout=60)
+
+    def tell(self, name, path, words=''):
+        done = subprocess.run(self.words(name, f'tell_members {path} {words}'), capture_output=True, text=True, timeout=120)
+        return done.returncode, done.stdout
+
+    def close(self):
+        self.network.kill()
+        self.network.wait()
+
+
+@pytest.fixture
+def nodes(tmp_path):
+    nodes = Nodes(tmp_path)
+    yield nodes
+    nodes.close()
+
+
+@pytest.mark.parametrize('addresses', [('127.0.0.2', '127.0.0.3'), ('192.0.2.2', '127.0.0.3'), ('127.0.0.9', '127.0.0.3')])
+def test_a_list_comes_over_any_network(nodes, addresses, tmp_path):
+    """Both are there; the first one takes all, and gives nothing back; nobody is at the first one."""
+    nodes.make('n1', members(['127.0.0.1'], addresses))
+    n2 = nodes.make('n2', members(['127.0.0.1'], [address for address in addresses if address in ('127.0.0.2', '127.0.0.3')]))
+    new = tmp_path / 'new'
+    new.write_text(members(['127.0.0.1'], addresses, ['127.0.0.4']))
+    with nodes.listening('n2'):
+        assert nodes.tell('n1', new) == (0, '')
+        assert (n2 / 'corosync.conf').read_text() == new.read_text()
+
+
+def test_one_that_answers_nowhere_ends_it(nodes, tmp_path):
+    nodes.make('n1', members(['127.0.0.1'], ['192.0.2.2', '192.0.2.3']))
+    new = tmp_path / 'new'
+    new.write_text(members(['127.0.0.1']))
+    rc, said = nodes.tell('n1', new)
+    assert rc == 1 and said == 'error n2 does not take the new list of members: it does not answer\n'
+    assert nodes.tell('n1', new, 'whatever') == (0, '')
+
+
+def test_what_is_no_list_changes_nothing(nodes, tmp_path):
+    nodes.make('n1', members(['127.0.0.1'], ['127.0.0.2']))
+    n2 = nodes.make('n2', members(['127.0.0.1'], ['127.0.0.2']))
+    before, new = (n2 / 'corosync.conf').read_text(), tmp_path / 'new'
+    new.write_text('totem {\n}\n')
+    with nodes.listening('n2'):
+        rc, said = nodes.tell('n1', new)
+    assert rc == 1 and said.endswith('that is no list\n') and (n2 / 'corosync.conf').read_text() == before
