@@ -118,10 +118,11 @@ class Host:
         return (done.stdout + done.stderr).decode(errors='replace')
 
     def find_drives(self):
-        """As udev does, when they are new."""
+        """As udev does, when they are new. Linux does not look again where a drive went and came as it was looked at."""
         for drive in self.drives:
             number = f'/sys/class/block/{drive[5:]}/dev'
-            wait_until(lambda: self.target.does(f'cat {number}'), 60, f'{self.name} sees {drive}', interval=1)
+            wait_until(lambda: self.target.does(f'cat {number} || {{ nvme ns-rescan /dev/{self.controller}; exit 1; }}'), 60,
+                       f'{self.name} sees {drive}', interval=1)
             self.run(f'rm -f {drive} && mknod {drive} b $(tr : " " <{number})')
 
     def plain_drives(self):
