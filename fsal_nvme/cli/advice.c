@@ -13,6 +13,7 @@
 struct advice {
 	const struct pool_status *status;
 	const char *pool; /* its name */
+	bool member; /* of a cluster, which starts and ends servers */
 	unsigned away, missing; /* devices: missing or dropped; missing */
 	json_t *list;
 	char what[600]; /* of the row that follows */
@@ -145,7 +146,12 @@ static void advise_writing(struct advice *a)
 	what(a, "the pool is read-only: %u devices are in use, and writing needs %u", usable,
 		parity + 1);
 	name_missing(a->status, names, sizeof(names));
-	if (a->missing)
+	if (a->missing && a->member)
+		next(a,
+			"attach device%s: the cluster takes back what it finds; copy what it holds "
+			"to another pool before one more fails",
+			names);
+	else if (a->missing)
 		next(a,
 			"attach device%s, then `millrace serve %s --stop` and `millrace serve %s`; "
 			"copy what it holds to another pool before one more fails",
@@ -295,10 +301,14 @@ static void advise_owners(struct advice *a)
 		"%s had the pool open when it was taken over, and may still write: what is deleted "
 		"of older data gives no space back",
 		a->status->other_owners);
-	next(a,
-		"once they are known to be dead or fenced: `millrace serve %s --stop`, `millrace "
-		"pool import --owner-dead %s`, `millrace serve %s`",
-		a->pool, a->pool, a->pool);
+	if (a->member)
+		next(a, "the cluster sees to it when those nodes have booted; where only a server "
+			"died, `millrace service move` there and back");
+	else
+		next(a,
+			"once they are known to be dead or fenced: `millrace serve %s --stop`, "
+			"`millrace pool import --owner-dead %s`, `millrace serve %s`",
+			a->pool, a->pool, a->pool);
 }
 
 static void advise_failure(struct advice *a)
@@ -309,11 +319,14 @@ static void advise_failure(struct advice *a)
 		what(a, "the pool takes no changes any more: too few of its devices do");
 	else
 		what(a, "the pool has stopped: %s", strerror(-a->status->failure));
-	next(a,
-		"see the log of its server for the cause, mend that, then `millrace serve %s "
-		"--stop` "
-		"and `millrace serve %s`",
-		a->pool, a->pool);
+	if (a->member)
+		next(a, "see the log of its server for the cause, and mend that: the cluster "
+			"starts it again");
+	else
+		next(a,
+			"see the log of its server for the cause, mend that, then `millrace serve "
+			"%s --stop` and `millrace serve %s`",
+			a->pool, a->pool);
 }
 
 static unsigned devices_in(const struct pool_status *s, enum device_state state)
@@ -339,10 +352,11 @@ unsigned pool_devices_suspect(const struct pool_status *s)
 	return count;
 }
 
-json_t *pool_advice(const struct pool_status *status)
+json_t *pool_advice(const struct pool_status *status, bool member)
 {
 	struct advice a = {.status = status,
 		.pool = status->summary.name,
+		.member = member,
 		.away = pool_devices_away(status),
 		.missing = devices_in(status, DEVICE_MISSING),
 		.list = json_array()};

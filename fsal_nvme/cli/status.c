@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "cli/command.h"
+#include "common/cluster.h"
 
 /* "devices" as a count instead of the list, which `pool status` gives. */
 static void count_devices(json_t *pool)
@@ -80,6 +81,10 @@ static void advise_state(json_t *pool)
 	if (!strcmp(state, "exported")) {
 		snprintf(what, sizeof(what), "it belongs to no host");
 		snprintf(next, sizeof(next), "`millrace pool import %s` takes it", name);
+	} else if (!strcmp(state, "other host") && host_is_member()) {
+		snprintf(what, sizeof(what), "host %s had it last", text_of(pool, "owner"));
+		snprintf(next, sizeof(next),
+			"use it on the node that serves it, which `millrace service list` tells");
 	} else if (!strcmp(state, "other host")) {
 		snprintf(what, sizeof(what), "it belongs to host %s", text_of(pool, "owner"));
 		snprintf(next, sizeof(next),
@@ -89,10 +94,15 @@ static void advise_state(json_t *pool)
 			name, name, name);
 	} else if (!strcmp(state, "not closed")) {
 		snprintf(what, sizeof(what), "the process that had it open has died");
-		snprintf(next, sizeof(next),
-			"`millrace serve %s` goes on from there, and so does any verb that changes "
-			"it; nothing that was acknowledged is lost",
-			name);
+		if (host_is_member())
+			snprintf(next, sizeof(next),
+				"the cluster goes on from there: `millrace service list` tells "
+				"where");
+		else
+			snprintf(next, sizeof(next),
+				"`millrace serve %s` goes on from there, and so does any verb that "
+				"changes it; nothing that was acknowledged is lost",
+				name);
 	}
 	if (*what)
 		advice_add(json_object_get(pool, "advice"), what, next);

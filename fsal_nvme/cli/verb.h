@@ -162,8 +162,10 @@ json_t *pool_status_json(const struct pool_status *status);
 
 /* --- advice.c ---------------------------------------------------------------------------- */
 
-/* What is wrong with a pool, and what to type next: an array of {"what","next"}, worst first. */
-json_t *pool_advice(const struct pool_status *status);
+/* What is wrong with a pool, and what to type next, on a host that is a MEMBER of a cluster or not:
+ * an array of
+ * {"what","next"}, worst first. */
+json_t *pool_advice(const struct pool_status *status, bool member);
 void advice_add(json_t *list, const char *what, const char *next);
 /* Devices that are missing or dropped. */
 unsigned pool_devices_away(const struct pool_status *status);

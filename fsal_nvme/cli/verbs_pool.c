@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cli/verb.h"
+#include "common/cluster.h"
 
 #define QUOTA_LEFT_PART 10u /* less than one part of so many is left: that is said */
 
@@ -103,7 +104,7 @@ json_t *pool_status_json(const struct pool_status *s)
 	for (unsigned i = 0; i < s->device_count; i++)
 		json_array_append_new(devices, device_json(&s->devices[i]));
 	json_object_set_new(pool, "devices", devices);
-	json_object_set_new(pool, "advice", pool_advice(s));
+	json_object_set_new(pool, "advice", pool_advice(s, host_is_member()));
 	return pool;
 }
 

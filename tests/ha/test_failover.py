@@ -82,6 +82,13 @@ def test_the_service_says_where_it_is(cluster):
                 said.append(time.monotonic())
 
 
+def test_who_does_not_serve_says_who_is_to_be_asked(cluster):
+    other = cluster.other(cluster.owner())
+    done = other.attempt('env', f'MILLRACE_DEVICE_DIR={cluster.pool.device_dir}', 'millrace', 'status', '--json')
+    advice, = json.loads(done.stdout)['advice']
+    assert '`millrace service list`' in advice['next'] and '--force' not in done.stdout
+
+
 def test_a_server_that_is_killed(cluster, writer, told):
     pid, owner = cluster.owner().server_pid(), cluster.owner()
     owner.signal_server(signal.SIGKILL)

@@ -13,12 +13,14 @@
 #include "cli/verb.h"
 
 static struct pool_status status;
+static bool member;
 static json_t *advice;
 
 /* A sound 4+2 pool of eight devices, two in each of four domains. */
 static int sound(void **state)
 {
 	memset(&status, 0, sizeof(status));
+	member = false;
 	strcpy(status.summary.name, "tank");
 	status.summary.data = 4;
 	status.summary.parity = 2;
@@ -58,7 +60,7 @@ static void says(unsigned i, const char *what, const char *next)
 
 static void advise(unsigned rows)
 {
-	advice = pool_advice(&status);
+	advice = pool_advice(&status, member);
 	assert_int_equal(json_array_size(advice), rows);
 }
 
@@ -202,10 +204,31 @@ static void a_pool_that_has_stopped(void **state)
 	says(0, "the pool has stopped: Input/output error", "`millrace serve tank`");
 }
 
+/* What is said there goes behind nobody's back. */
+static void in_a_cluster(void **state)
+{
+	const json_t *row;
+	size_t i;
+
+	member = true;
+	status.failure = -EIO;
+	strcpy(status.other_owners, "alpha");
+	for (i = 0; i < 6; i++)
+		status.devices[i].state = DEVICE_MISSING;
+	advice = pool_advice(&status, member);
+	says(0, "the pool has stopped", "the cluster starts it again");
+	says(1, "the pool is read-only", "the cluster takes back what it finds");
+	says((unsigned)json_array_size(advice) - 1, "alpha had the pool open",
+		"`millrace service move`");
+	json_array_foreach(advice, i, row) assert_null(
+		strstr(json_string_value(json_object_get(row, "next")), "`millrace serve "));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(nothing_is_wrong, sound, forget),
+		cmocka_unit_test_setup_teardown(in_a_cluster, sound, forget),
 		cmocka_unit_test_setup_teardown(a_missing_device, sound, forget),
 		cmocka_unit_test_setup_teardown(one_that_a_reader_misses, sound, forget),
 		cmocka_unit_test_setup_teardown(a_dropped_device, sound, forget),

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: LGPL-3.0-or-later */
+/* Whether somebody else starts and ends servers here. */
+#ifndef MILLRACE_COMMON_CLUSTER_H
+#define MILLRACE_COMMON_CLUSTER_H
+
+#include <stdbool.h>
+
+/* This host is a member of a cluster, whose pacemaker does (`millrace cluster create`, `join`). */
+bool host_is_member(void);
+
+#endif
