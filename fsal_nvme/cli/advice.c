@@ -91,6 +91,13 @@ static void advise_device(struct advice *a, const struct pool_device_status *d)
 			"when it is there again, `millrace pool attach %s --reader --returned` has "
 			"this host's reader read it",
 			a->pool);
+	} else if (d->state == DEVICE_MISSING && a->member) {
+		what(a, "device %u (domain %s) is missing", d->id, d->domain);
+		next(a,
+			"attach it: the cluster takes it back when it finds it, and `millrace pool "
+			"attach %s` at once; `millrace pool replace %s %u NEW` puts another one in "
+			"its place",
+			a->pool, a->pool, d->id);
 	} else if (d->state == DEVICE_MISSING) {
 		what(a, "device %u (domain %s) is missing", d->id, d->domain);
 		next(a,

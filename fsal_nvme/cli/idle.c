@@ -17,8 +17,8 @@
 
 #define LOCK_SECONDS 30
 #define SCRATCH_LEAST (1ull << 30)
-#define LOOKS 10
 #define LOOK_AGAIN_MS 200
+#define LOOK_AGAIN_SECONDS 3
 
 /* --- opening ----------------------------------------------------------------------------- */
 
@@ -116,8 +116,9 @@ static int look(struct command *command, const struct found_pool *found, const s
 {
 	const struct timespec pause = {0, LOOK_AGAIN_MS * 1000000};
 	int rc = open_and_act(command, found, true, verb, args, result, error);
+	time_t until = time(NULL) + LOOK_AGAIN_SECONDS;
 
-	for (unsigned i = 1; rc == -EBUSY && i < LOOKS; i++) {
+	while (rc == -EBUSY && time(NULL) < until) {
 		nanosleep(&pause, NULL);
 		error_clear(error);
 		if (pool_is_served(command, found->summary.name))

@@ -84,7 +84,10 @@ static void advise_state(json_t *pool)
 	} else if (!strcmp(state, "other host") && host_is_member()) {
 		snprintf(what, sizeof(what), "host %s had it last", text_of(pool, "owner"));
 		snprintf(next, sizeof(next),
-			"use it on the node that serves it, which `millrace service list` tells");
+			"if `millrace service list` has it, use it on the node that serves it; "
+			"else "
+			"`millrace pool export %s` there and `millrace pool import %s` here",
+			name, name);
 	} else if (!strcmp(state, "other host")) {
 		snprintf(what, sizeof(what), "it belongs to host %s", text_of(pool, "owner"));
 		snprintf(next, sizeof(next),
@@ -96,8 +99,10 @@ static void advise_state(json_t *pool)
 		snprintf(what, sizeof(what), "the process that had it open has died");
 		if (host_is_member())
 			snprintf(next, sizeof(next),
-				"the cluster goes on from there: `millrace service list` tells "
-				"where");
+				"if `millrace service list` has it, the cluster goes on from "
+				"there; "
+				"else `millrace serve %s` does",
+				name);
 		else
 			snprintf(next, sizeof(next),
 				"`millrace serve %s` goes on from there, and so does any verb that "
@@ -136,8 +141,8 @@ static void advise_places(const struct command *c, json_t *pool)
 				used ? ", " : "the missing devices were last seen as ",
 				json_string_value(path));
 	}
-	snprintf(next, sizeof(next), "`millrace pool import %s` looks for them everywhere",
-		text_of(pool, "name"));
+	snprintf(next, sizeof(next), "`millrace pool %s %s` looks for them everywhere",
+		host_is_member() ? "attach" : "import", text_of(pool, "name"));
 	if (used)
 		advice_add(json_object_get(pool, "advice"), what, next);
 	json_decref(paths);

@@ -158,13 +158,12 @@ int creation_error(struct verb_call *call, int rc, const char *why);
 int host_added(struct verb_call *call, const struct volume_row *row);
 
 /* The members of "pool" in the result of `pool status`. */
-json_t *pool_status_json(const struct pool_status *status);
+json_t *pool_status_json(const struct pool_status *status, bool member);
 
 /* --- advice.c ---------------------------------------------------------------------------- */
 
-/* What is wrong with a pool, and what to type next, on a host that is a MEMBER of a cluster or not:
- * an array of
- * {"what","next"}, worst first. */
+/* What is wrong with a pool, and what to type next, on a member of the cluster that serves it, or
+ * else: an array of {"what","next"}, worst first. */
 json_t *pool_advice(const struct pool_status *status, bool member);
 void advice_add(json_t *list, const char *what, const char *next);
 /* Devices that are missing or dropped. */

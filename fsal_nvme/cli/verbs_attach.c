@@ -214,15 +214,18 @@ static int read_found(struct verb_call *call, unsigned count)
 	return rc;
 }
 
-/* Without devices: whether it is worth while to look for some. */
+/* Whose host has booted needs no device for that. Without devices: whether it is worth while to
+ * look for some. */
 static int attach_what_returned(struct verb_call *call)
 {
 	unsigned count = pool_not_whole(call->pool);
 	bool reader = pool_is_reader(call->pool);
 	struct error error = {0};
-	int attached, rc;
+	int attached, rc = reader ? 0 : let_go(call, &error);
 
 	put_integer(call->result, "not_whole", count);
+	if (rc)
+		return take_error(call, rc, &error);
 	if (!count)
 		put_text(call->result, "message",
 			reader ? "No device is away." : "All devices are whole.");
@@ -230,9 +233,6 @@ static int attach_what_returned(struct verb_call *call)
 		return 0;
 	if (reader)
 		return read_found(call, count);
-	rc = let_go(call, &error);
-	if (rc)
-		return take_error(call, rc, &error);
 	attached = attach_found(call);
 	rc = make_found_whole(call);
 	return attached ? attached : rc;

@@ -82,7 +82,7 @@ static void put_space(json_t *pool, const struct pool_status *s)
 	put_integer(pool, "cache_misses", s->cache_misses);
 }
 
-json_t *pool_status_json(const struct pool_status *s)
+json_t *pool_status_json(const struct pool_status *s, bool member)
 {
 	json_t *pool = json_object(), *devices = json_array();
 	char code[24];
@@ -104,7 +104,7 @@ json_t *pool_status_json(const struct pool_status *s)
 	for (unsigned i = 0; i < s->device_count; i++)
 		json_array_append_new(devices, device_json(&s->devices[i]));
 	json_object_set_new(pool, "devices", devices);
-	json_object_set_new(pool, "advice", pool_advice(s, host_is_member()));
+	json_object_set_new(pool, "advice", pool_advice(s, member));
 	return pool;
 }
 
@@ -154,7 +154,7 @@ int verb_pool_status(struct verb_call *call)
 	if (!status)
 		return -ENOMEM;
 	pool_status(call->pool, status);
-	pool = pool_status_json(status);
+	pool = pool_status_json(status, call->host && host_is_member());
 	put_text(pool, "state",
 		status->reader             ? "reader"
 		: call->host               ? "served"

@@ -98,6 +98,7 @@ static void put_proof(json_t *result, struct pool *pool)
 	json_t *probe = json_object();
 
 	put_integer(probe, "not_whole", pool_not_whole(pool));
+	put_integer(probe, "may_write", pool_is_reader(pool) ? 0 : pool_other_owners(pool));
 	json_object_set_new(result, "probe", probe);
 }
 

@@ -150,6 +150,7 @@ static const struct field resilver[] = {
 };
 static const struct field proof[] = {
 	{"not_whole", "not whole", FIELD_NUMBER},
+	{"may_write", "may still write", FIELD_NUMBER},
 	{"boot", "host and boot", FIELD_TEXT},
 	END,
 };

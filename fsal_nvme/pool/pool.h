@@ -289,6 +289,9 @@ int pool_resilver_returned(struct pool *pool, struct pool_resilver_report *repor
 /* Devices that are not in use, or lack something; of a reader, those in use that it cannot read. */
 unsigned pool_not_whole(struct pool *pool);
 
+/* Earlier owners that may still write, for whose sake nothing that is deleted gives space back. */
+unsigned pool_other_owners(struct pool *pool);
+
 /*
  * `host` runs under `boot` now: earlier owners of it that may still write, of other boots, are
  * dead. Labels list them no more, and what was left to them is given back. 0 also where there are

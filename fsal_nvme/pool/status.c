@@ -102,6 +102,16 @@ uint64_t pool_copied(struct pool *pool)
 	return atomic_load(&pool->copied) + block_cache_copied(pool->cache);
 }
 
+unsigned pool_other_owners(struct pool *pool)
+{
+	unsigned count;
+
+	pthread_mutex_lock(&pool->label_lock);
+	count = pool->label.other_count;
+	pthread_mutex_unlock(&pool->label_lock);
+	return count;
+}
+
 void pool_status(struct pool *pool, struct pool_status *status)
 {
 	struct journal_position durable;

@@ -271,6 +271,18 @@ def test_a_drive_comes_back_behind_a_failover(cluster, readers, writer, told):
     assert cluster.owner() is after and cluster.fenced == [before.name]
 
 
+def test_who_has_booted_may_write_no_more(cluster, readers):
+    """So that what is deleted gives its space back, though all drives are whole and nobody has said anything."""
+    before = cluster.owner()
+    before.kill()
+    after = cluster.wait_until_served(before)
+    wait_until(lambda: after.ask('pool', 'status', 'tank')['pool']['other_owners'] == before.name, 60, 'it may still write')
+    before.start()
+    cluster.wait_for_nodes()
+    wait_until(lambda: after.ask('pool', 'status', 'tank')['pool']['other_owners'] == '', 240, 'it is known to have booted')
+    assert cluster.owner() is after
+
+
 def test_one_change_of_the_members_at_a_time(cluster):
     """Who makes one stands in the cluster's configuration; what is left of one that broke off does not count."""
     maker, node = cluster.owner(), cluster.other(cluster.owner())
