@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
 """fence_millrace, with sbd of the appliance's Debian on loop devices, on a node in namespaces of its own."""
 
+import os
+import signal
 import subprocess
 import xml.etree.ElementTree
 
@@ -177,15 +179,17 @@ def test_less_is_not_enough(place):
 
 
 def test_a_drive_that_hangs_is_not_waited_for(place):
-    """Who asks it is in the kernel, and takes no signal."""
+    """Who asks it is in the kernel, and takes no signal; others do not follow him there."""
     place.run('bash', '-c', f"""
         mv /usr/sbin/sbd /usr/sbin/sbd.real
-        printf '%s\\n' '#!/bin/bash' 'case $* in *{place.drives[0]}*) trap "" TERM INT HUP; sleep 120 ;; esac' \
+        printf '%s\\n' '#!/bin/bash' 'case $* in *{place.drives[0]}*) trap "" TERM INT HUP; echo $$ >>/run/hung; exec sleep 120 ;; esac' \
             'exec /usr/sbin/sbd.real "$@"' >/usr/sbin/sbd
         chmod 755 /usr/sbin/sbd""")
     for action in ('monitor', 'list', 'status'):
         code, _, err = place.agent(action, port='n2')
         assert code == 0 and f'{place.drives[0]} cannot be read' in err, action
+    hung, = place.run('cat', '/run/hung').stdout.split()
+    os.kill(int(hung), signal.SIGKILL)
 
 
 @pytest.mark.parametrize('way', ['cable', 'address'])
