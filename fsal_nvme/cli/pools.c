@@ -10,6 +10,7 @@
 
 #include "cli/command.h"
 #include "cli/identity.h"
+#include "common/cluster.h"
 
 static const char *pool_argument(const struct command *c)
 {
@@ -536,12 +537,32 @@ int command_pool_export(struct command *c)
 	return json_object_get(c->args, "force") ? forget(c) : export(c);
 }
 
+/* Nodes would not start any more, as sbd would have nothing to read. */
+static int refuse_fencing(struct command *c, const struct held_pool *held)
+{
+	json_t *areas = fencing_json(c, &held->found), *area;
+	size_t i;
+	int rc = 0;
+
+	json_array_foreach(areas, i, area)
+	{
+		if (host_fences_by(json_string_value(json_object_get(area, "device"))))
+			rc = error_set(&c->error, -EBUSY, held->name,
+				"nodes of this host's cluster are fenced over its drives: "
+				"`millrace cluster leave`, on each of them, comes first");
+	}
+	json_decref(areas);
+	return rc;
+}
+
 int command_pool_destroy(struct command *c)
 {
 	struct pool_open_options options;
 	struct held_pool held;
 	int rc = hold(c, &held);
 
+	if (!rc)
+		rc = refuse_fencing(c, &held);
 	if (!rc) {
 		open_options_fill(c, &held.found, &options);
 		options.background = false;

@@ -7,5 +7,7 @@
 
 /* This host is a member of a cluster, whose pacemaker does (`millrace cluster create`, `join`). */
 bool host_is_member(void);
+/* That cluster fences by what the device with this UUID keeps for that. */
+bool host_fences_by(const char *uuid);
 
 #endif

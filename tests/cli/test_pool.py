@@ -3,10 +3,11 @@
 
 import itertools
 import os
+import subprocess
 
 import pytest
 
-from conftest import DEGRADED, FAILED, NOT_FOUND, REFUSED, SMALL, contents, damage
+from conftest import DEGRADED, FAILED, NOT_FOUND, OK, REFUSED, SMALL, Done, contents, damage
 
 
 def test_create_status_list(pool):
@@ -272,6 +273,25 @@ def test_what_is_kept_for_fencing_is_told_and_not_touched(site):
         with open(area['path'], 'rb') as file:
             file.seek(area['offset'])
             assert file.read(area['size']) == others[area['path']]
+
+
+def test_what_fences_a_cluster_is_not_destroyed(site, tmp_path):
+    """In a name space where /etc has what a member has."""
+    site('pool', 'create', 'big', '--data', '2', '--parity', '1', *site.devices(4, size=1 << 30))
+    uuid = site.json('pool', 'import', '--device-dir', site.devices_dir)['pools'][0]['fencing'][2]['device']
+    for name in ('changes', 'work'):
+        (tmp_path / name).mkdir()
+
+    def destroy(fencing):
+        script = (f'set -e; mount -t overlay -o lowerdir=/etc,upperdir={tmp_path}/changes,workdir={tmp_path}/work etc /etc; '
+                  f'mkdir -p /etc/millrace; printf "/dev/another\\n{fencing}\\n" >/etc/millrace/fencing; exec "$@"')
+        argv = ['unshare', '--mount', 'sh', '-c', script, 'sh', *site.argv('pool', 'destroy', 'big', '--yes', '--json')]
+        return Done(argv, subprocess.run(argv, capture_output=True, text=True, check=False))
+
+    refused = destroy(uuid)
+    assert refused.rc == REFUSED and 'cluster leave' in refused.error['message']
+    assert site.json('pool', 'status', 'big')['pool']['health'] == 'healthy'
+    assert destroy(uuid[:-1]).rc == OK
 
 
 def test_small_devices_keep_nothing_for_fencing(pool):
