@@ -39,6 +39,21 @@ static void format_span(uint64_t ns, char *text, size_t size)
 		snprintf(text, size, "-");
 }
 
+/* As much of it as there is room for. */
+static void format_list(const json_t *list, char *text, size_t size)
+{
+	const json_t *one;
+	size_t i, used = 0;
+
+	snprintf(text, size, "-");
+	json_array_foreach(list, i, one)
+	{
+		if (used < size)
+			used += (size_t)snprintf(text + used, size - used, "%s%s", i ? ", " : "",
+				json_string_value(one));
+	}
+}
+
 /* A string is given back as it is, all others are put into `room`. */
 static const char *format_value(const json_t *value, enum field_kind kind, char *room, size_t size)
 {
@@ -48,7 +63,9 @@ static const char *format_value(const json_t *value, enum field_kind kind, char 
 		return *json_string_value(value) ? json_string_value(value) : "-";
 	if (!value)
 		return "-";
-	if (kind == FIELD_BYTES)
+	if (json_is_array(value))
+		format_list(value, room, size);
+	else if (kind == FIELD_BYTES)
 		bytes_text(number, room, size);
 	else if (kind == FIELD_TIME)
 		format_time(number, room, size);

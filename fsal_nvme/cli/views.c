@@ -220,6 +220,7 @@ static const struct field cluster[] = {
 static const struct field nodes[] = {
 	{"name", "NODE", FIELD_TEXT},
 	{"state", "STATE", FIELD_TEXT},
+	{"failed", "FAILED", FIELD_TEXT},
 	END,
 };
 static const struct field cluster_services[] = {

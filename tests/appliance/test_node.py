@@ -4,6 +4,7 @@ which configurations; what follows from one."""
 
 import hashlib
 import io
+import json
 import os
 import subprocess
 import tarfile
@@ -11,6 +12,8 @@ import tarfile
 import pytest
 
 from conftest import PROGRAMS
+
+REFUSED = 4
 
 
 @pytest.fixture
@@ -92,6 +95,31 @@ def test_elsewhere_nothing_is_updated(place):
     (place / 'proc/cmdline').write_text('root=/dev/sda1 quiet\n')
     done = program(place, 'node', 'update', update_file(place / 'u'), 'newer', 'later')
     assert done.returncode == 1 and 'not booted from the image' in done.stdout
+
+
+OTHER = {'name': 'n2', 'state': 'online', 'failed': []}
+
+
+@pytest.mark.parametrize('cluster, other, said', [
+    ({}, {'state': 'offline'}, 'n2 is offline'),
+    ({}, {'state': 'starting'}, 'n2 is starting'),
+    ({}, {'failed': ['tank-server', 'tank-reader']}, 'on n2 failed tank-server and tank-reader'),
+    ({'fencing': False}, {}, 'this node could fence nobody'),
+    ({'qnetd_connected': False}, {}, 'without the quorum device'),
+    ({}, {}, 'not an update file'),  # it is asked for what it is given
+])
+def test_an_update_that_would_leave_nobody_to_serve(place, monkeypatch, cluster, other, said):
+    (place / 'proc/cmdline').write_text('root=/dev/sda1 millrace.slot=a\n')
+    for name, text in (('usr/lib/millrace/layout', ''), ('etc/millrace/cluster', ''), ('nothing', '')):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(text)
+    told = {'cluster': {'quorum': True, 'fencing': True, **cluster},
+            'nodes': [{'name': os.uname().nodename, 'state': 'online', 'failed': ['tank-server']}, {**OTHER, **other}]}
+    (place / 'millrace').write_text(f"#!/bin/sh\ncat <<'END'\n{json.dumps(told)}\nEND\n")
+    (place / 'millrace').chmod(0o755)
+    monkeypatch.setenv('PATH', f'{place}:{os.environ["PATH"]}')
+    done = program(place, 'node', 'update', place / 'nothing', 'newer', 'now')
+    assert done.returncode == REFUSED and said in done.stdout, done
 
 
 # --- configurations ---------------------------------------------------------------------------------

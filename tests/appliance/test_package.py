@@ -32,11 +32,12 @@ def test_files(files):
                 own + 'lib/libntirpc.so.6.3', 'usr/share/man/man8/millrace.8.gz',
                 'usr/share/bash-completion/completions/millrace', 'usr/share/doc/millrace/copyright',
                 'usr/lib/ocf/lib/millrace/functions', 'usr/lib/ocf/resource.d/millrace/server',
-                'usr/lib/ocf/resource.d/millrace/reader', own + 'common', own + 'connections', own + 'changes', own + 'client',
+                'usr/lib/ocf/resource.d/millrace/reader', own + 'common', own + 'connections', own + 'changes', own + 'client', own + 'departures',
                 own + 'cluster', own + 'qnetd', own + 'service', own + 'drives', own + 'fencing', own + 'fence', own + 'reservations', 'usr/sbin/fence_millrace',
                 'usr/lib/systemd/system/millrace-cluster.service', 'usr/lib/systemd/system/millrace-fencing.service',
                 'usr/lib/systemd/system/millrace-drives.service',
                 'usr/lib/systemd/system/corosync-qdevice.service.d/millrace.conf',
+                'usr/lib/systemd/system/corosync.service.d/millrace.conf',
                 'usr/lib/systemd/system/sbd.service.d/millrace.conf'}
     assert expected <= set(files)
     rest = set(files) - expected

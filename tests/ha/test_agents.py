@@ -15,6 +15,7 @@ import pytest
 from conftest import CONFIGURED, GENERIC, INSTALLED, NOT_RUNNING, OCF_ROOT, SUCCESS, SYSTEM, UNIMPLEMENTED
 from harness.host import wait_until
 from harness.rpc import answers_null
+from harness.server import MILLRACE
 
 
 def test_a_life(agent):
@@ -46,6 +47,22 @@ def test_a_server_that_hangs_is_ended_within_the_time_of_a_stop(agent):
     assert agent.run('stop', timeout=32) == SUCCESS
     assert not os.path.exists(f'/proc/{pid}/exe')
     assert agent.run('monitor') == NOT_RUNNING
+
+
+def test_a_server_that_hangs_when_it_is_told_to_end(make_agent, pool, tmp_path):
+    """As one whose drives do: it has answered just before, so that it is waited for, and the stop is done in time all the same."""
+    command = tmp_path / 'command'
+    command.write_text(f'#!/bin/sh\ncase "$*" in *--stop*) kill -STOP "$(cat {pool.run_dir}/{pool.name}/pid)" ;; esac\n'
+                       f'exec {MILLRACE} "$@"\n')
+    command.chmod(0o755)
+    agent = make_agent('server', command=command)
+    agent.run('start')
+    pid = agent.pid()
+    with subprocess.Popen(['sleep', '55']) as time:  # what pacemaker gives it
+        assert agent.run('stop', timeout=55) == SUCCESS
+        assert time.poll() is None
+        time.kill()
+    assert not os.path.exists(f'/proc/{pid}/exe')
 
 
 def test_a_start_that_fails_says_why(agent):

@@ -66,9 +66,12 @@ class Nodes:
             listener.terminate()
             listener.wait(timeout=60)
 
-    def tell(self, name, path, words=''):
-        done = subprocess.run(self.words(name, f'tell_members {path} {words}'), capture_output=True, text=True, timeout=120)
+    def call(self, name, script):
+        done = subprocess.run(self.words(name, script), capture_output=True, text=True, timeout=120)
         return done.returncode, done.stdout
+
+    def tell(self, name, path, words=''):
+        return self.call(name, f'tell_members {path} {words}')
 
     def close(self):
         self.network.kill()
@@ -101,6 +104,21 @@ def test_one_that_answers_nowhere_ends_it(nodes, tmp_path):
     rc, said = nodes.tell('n1', new)
     assert rc == 1 and said == 'error n2 does not take the new list of members: it does not answer\n'
     assert nodes.tell('n1', new, 'whatever') == (0, '')
+
+
+def test_one_that_cannot_be_kept_here_is_kept_nowhere(nodes, tmp_path):
+    n1 = nodes.make('n1', members(['127.0.0.1'], ['127.0.0.2']))
+    n2 = nodes.make('n2', members(['127.0.0.1'], ['127.0.0.2']))
+    before, new = (n2 / 'corosync.conf').read_text(), tmp_path / 'new'
+    new.write_text(members(['127.0.0.1'], ['127.0.0.2'], ['127.0.0.4']))
+    (n1 / 'corosync.conf.new').mkdir()  # in the way
+    with nodes.listening('n2'):
+        rc, said = nodes.call('n1', f'use_list {new}')
+        assert rc == 1 and 'corosync.conf cannot be written' in said
+        assert (n1 / 'corosync.conf').read_text() == before and (n2 / 'corosync.conf').read_text() == before
+        (n1 / 'corosync.conf.new').rmdir()
+        assert nodes.call('n1', f'use_list {new}') == (0, '')
+        assert (n1 / 'corosync.conf').read_text() == (n2 / 'corosync.conf').read_text() == new.read_text()
 
 
 def test_what_is_no_list_changes_nothing(nodes, tmp_path):

@@ -185,6 +185,50 @@ def test_a_node_is_drained_and_resumed(cluster, writer, told):
     assert cluster.fenced == []
 
 
+def test_a_node_that_cannot_be_drained(cluster, writer, told):
+    """The other one cannot serve, and so it goes on."""
+    node = cluster.owner()
+    with cluster.other(node).taken(PORT):
+        done = node.attempt('millrace', 'node', 'drain', '--json')
+        assert done.returncode == 1 and 'tank is served by no node' in done.stdout
+        assert cluster.wait_until_served() is node
+        assert [each for each in node.ask('cluster', 'status')['nodes'] if each['failed']] == \
+            [{'name': cluster.other(node).name, 'state': 'online', 'failed': ['tank-server']}]
+    assert cluster.status().find(f"nodes/node[@name='{node.name}']").get('standby') == 'false'
+    told(writer.check())
+
+
+def bans(node):
+    done = node.attempt('cibadmin', '--query', '--xpath', "//rsc_location[starts-with(@id,'cli-')]")
+    return done.stdout if done.returncode == 0 else ''
+
+
+def test_a_move_that_was_cut_off(cluster):
+    """With its node's power: that node is not kept from the service for good."""
+    node = cluster.owner()
+    node.run('sh', '-c', 'millrace service move tank >/dev/null 2>&1 &')
+    wait_until(lambda: bans(node), 60, 'it is to leave')
+    node.run('pkill', '-KILL', '-f', 'millrace/service move|crm_resource')
+    assert 'date_expression' in bans(node) and ' end="' in bans(node)
+    assert cluster.wait_until_served(but=node)
+    cluster.move()
+    assert cluster.owner() is node and not bans(node)
+
+
+def test_a_node_that_has_got_another_name(cluster):
+    """Fencing would look for it by the old one: its corosync does not start, and it says why."""
+    node = cluster.other(cluster.owner())
+    check = ('/usr/lib/millrace/cluster', 'check-name')
+    node.run(*check)
+    node.run('hostname', 'n9')
+    try:
+        assert node.attempt(*check).returncode == 4
+        assert 'is called n9' in node.refused('cluster', 'status') and 'is called n9' in node.refused('cluster', 'leave')
+    finally:
+        node.run('hostname', node.name)
+    node.run(*check)
+
+
 def test_grace_is_ended_where_the_service_is(cluster):
     owner = cluster.owner()
     assert f'is served by {owner.name}' in cluster.other(owner).refused('service', 'end-grace', 'tank')
@@ -294,7 +338,11 @@ def test_one_change_of_the_members_at_a_time(cluster):
 
     before = node.run('cat', '/etc/corosync/corosync.conf')
     claim(int(time.time()))
-    assert f'{maker.name} changes the members' in node.refused('cluster', 'leave')
+    assert f'{maker.name} changes the cluster' in node.refused('cluster', 'leave')
+    assert f'{maker.name} changes the cluster' in node.refused('node', 'drain')
+    node.run('cibadmin', '--delete', '--xpath', "//cluster_property_set[@id='millrace-change']")
+    maker.run('/usr/lib/millrace/cluster', 'claim', 'seconds=300')  # it is about to boot
+    assert 'about to boot' in node.refused('node', 'drain') and cluster.wait_until_served() is maker
     node.run('cibadmin', '--delete', '--xpath', "//cluster_property_set[@id='millrace-change']")
     claim(1000)
     done = node.attempt('env', 'TALK_SECONDS=5', 'millrace', 'cluster', 'leave', '--json')  # nobody listens there

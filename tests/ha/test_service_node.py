@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
-"""Which node `millrace service` says that a service is on, by what crm_mon says of nodes and resources."""
+"""Which node `millrace service` says that a service is on, and what of each node, by what crm_mon says of them."""
 
 import subprocess
 from pathlib import Path
@@ -49,3 +49,24 @@ def test_where_a_service_is(n1, server, address, epochs, node):
     done = subprocess.run(['bash', '-c', ASK, 'bash', COMMON], input=told({'n1': n1, 'n2': 'online'}, server, address, epochs),
                           capture_output=True, text=True, check=True)
     assert done.stdout.strip() == node, done.stderr
+
+
+STATE = """. "$1"; conf=$2; joined=$3; monitor=$(cat)
+corosync-cmapctl() { echo "$2 (str) = $([ "$2" = "runtime.members.$joined.status" ] && echo joined || echo left)"; }
+node_state n2"""
+
+
+@pytest.mark.parametrize('joined, attributes, state', [
+    (0, 'online="true" unclean="false"', 'online'),
+    (2, 'online="false" unclean="false"', 'starting'),  # corosync runs there, and would go on alone if it were taken out
+    (1, 'online="false" unclean="false"', 'offline'),
+    (2, 'online="false" unclean="true"', 'unclean'),
+    (2, 'online="true" unclean="false" pending="true"', 'starting'),
+    (2, 'online="true" unclean="false" standby="true"', 'drained'),
+])
+def test_how_a_node_is(joined, attributes, state, tmp_path):
+    conf = tmp_path / 'corosync.conf'
+    conf.write_text(''.join(f'node {{\n    name: n{number}\n    nodeid: {number}\n}}\n' for number in (1, 2)))
+    told = f'<pacemaker-result><nodes><node name="n2" {attributes}/></nodes></pacemaker-result>'
+    done = subprocess.run(['bash', '-c', STATE, 'bash', COMMON, conf, str(joined)], input=told, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == state, done.stderr
