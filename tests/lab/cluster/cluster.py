@@ -25,7 +25,7 @@ MINE = '/mnt/share'  # where a client mounts the share
 PORTS = {'tcp': 2049, 'rdma': 20049}
 WATCHDOG = 15  # seconds: nothing is quick on emulated processors
 ACT_TIMEOUT = 900
-SET_BYTES = 2 << 20
+SET_BYTES = 256 << 10
 
 
 class Cluster:
@@ -87,7 +87,9 @@ class Cluster:
                         f'--token {token} --json', rc, timeout=ACT_TIMEOUT)
 
     def serve(self):
-        """A share at the service's address, and a dataset, whose only file has `digest`, at each node's."""
+        """A share at the service's address, and a dataset, whose only file has `digest`, at each node's. Servers keep no file's bytes
+        in memory."""
+        self.nodes[0].run(f'millrace pool set {POOL} cache.size=0')
         self.nodes[0].run(f'millrace share create {POOL}/share --mode 0777')
         self.nodes[0].run(f"millrace share set {POOL}/share 'nfs.clients=*:rw' nfs.squash=none")
         self.nodes[0].run(f'mkdir /state/set && head -c {SET_BYTES} /dev/urandom >/state/set/data && '
@@ -150,6 +152,10 @@ class Cluster:
     def address_of(self, node):
         """Where clients find its reader."""
         return ADDRESSES[self.nodes.index(node)]
+
+    def bytes_read(self, node):
+        """By its reader, from drives."""
+        return node.json(f'millrace pool iostat {POOL} --run-dir /run/millrace/reader')['pools'][0]['read_bytes']
 
     def other(self, node):
         return next(other for other in self.nodes if other is not node)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
-"""A client that reads a dataset from one node while another goes away."""
+"""Clients that read while a node goes away: a dataset from another one, and a checkpoint that another client replaces."""
 
 
 def read(path, digest):
     """Reads the file from the server, again and again, until it is told to stop; prints when it has been right."""
     import select
-    while not select.select([sys.stdin], [], [], 0.2)[0]:
+    while not select.select([sys.stdin], [], [], 0.8)[0]:
         with open(path, 'rb') as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             assert hashlib.sha256(file.read()).hexdigest() == digest, 'a wrong byte'
@@ -13,22 +13,55 @@ def read(path, digest):
 
 
 class Reader:
-    """As above, on CLIENT."""
+    """As above, on CLIENT; what READ_BYTES says is how much the node's reader has read from drives."""
 
     def __init__(self, client, path, digest):
         self._remote = client.spawn_call(read, path, digest)
-        self.more(2)
-
-    def more(self, times):
-        """Wait until it has been read so many times more."""
-        self._remote.wait_for_lines(len(self._remote.lines()) + times, 300)
+        self._remote.wait_for_lines(2, 300)
 
     def check(self, gap):
-        """End it: it was always right, and went on in GAP, in which the other node's client waited. The longest time that it
-        took, in seconds."""
+        """End it: it was always right, and went on in GAP, in which the other node's client waited. How often it has read, and
+        the longest time between two readings, in seconds."""
         times = [float(line) for line in self._remote.lines()]
         self._remote.write(b'stop')
         self._remote.close_input()
         assert self._remote.wait(timeout=120).rc == 0
-        assert [when for when in times if gap[0] < when < gap[1]], 'it waited as well'
-        return max(later - earlier for earlier, later in zip(times, times[1:]))
+        assert sum(gap[0] < when < gap[1] for when in times) > 1, 'it waited as well'
+        return len(times), max(later - earlier for earlier, later in zip(times, times[1:]))
+
+
+def watch(path):
+    """Reads a checkpoint of appender.py again and again, until it is told to stop: each is whole, and no older than the one before.
+    Prints its number. One that is replaced while it is read may go with its server."""
+    import errno
+    import select
+    last = -1
+    while not select.select([sys.stdin], [], [], 3)[0]:
+        try:
+            with open(path, 'rb') as file:
+                data = file.read()
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+            continue
+        number = int.from_bytes(data[:8], 'big')
+        assert len(data) == 160000 and data == data[:8] * 20000, f'a checkpoint that is not whole: {len(data)} bytes'
+        assert number >= last, f'checkpoint {last}, and then {number}'
+        last = number
+        print(number, flush=True)
+
+
+class Watcher:
+    """As above, on CLIENT."""
+
+    def __init__(self, client, path):
+        self._remote = client.spawn_call(watch, path)
+        self._remote.wait_for_lines(1, 300)
+
+    def check(self):
+        """End it."""
+        self._remote.wait_for_lines(len(self._remote.lines()) + 2, 300)
+        self._remote.write(b'stop')
+        self._remote.close_input()
+        done = self._remote.wait(timeout=120)
+        assert done.rc == 0, done

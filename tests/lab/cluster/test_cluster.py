@@ -8,10 +8,14 @@ import time
 
 import pytest
 
-from cluster import ADDRESS, CLIENTS, CORE, MINE, PORTS, SERVICE, Cluster
+from cluster import ADDRESS, CLIENTS, CORE, MINE, POOL, PORTS, SERVICE, Cluster
 from guest import Guest
 from harness.host import wait_until
 from node import kernel_of
+from work import OPTIONS
+
+
+MESSAGES = 'inet millrace input udp dport 5405-5412'  # corosync's
 
 
 @pytest.fixture(scope='module')
@@ -54,23 +58,34 @@ def move(cluster, work):
     cluster.owner().run(f'millrace service move {SERVICE}', timeout=600)
 
 
+def read_elsewhere(cluster, work):
+    """A dataset at the node that does not serve."""
+    work.read_at(cluster.other(cluster.owner()))
+
+
 def test_the_cluster_is_whole(cluster):
     assert cluster.states() == {'n1': 'online', 'n2': 'online'}
+    for transport, port in PORTS.items():
+        for volume, address in ((f'{POOL}/share', ADDRESS), (f'{POOL}/set', cluster.address_of(cluster.nodes[1]))):
+            told = cluster.nodes[0].json(f'millrace client mount-command {volume} --proto {transport} --rank 1')['mount']
+            assert told['address'] == address and told['path'] == f'/{volume}'
+            assert set(told['options'].split(',')) - {'ro'} == {*OPTIONS.format(transport).split(','), f'port={port}'}
     assert 'already' in json.loads(cluster.nodes[0].run('millrace cluster create --address 192.0.2.1 --pool tank --json',
                                                         rc=4))['error']['message']
 
 
 def test_a_planned_move(cluster, work):
+    """Who reads a dataset at the node that is moved to, or at any that goes on, does not notice: nor below."""
     before = cluster.owner()
+    read_elsewhere(cluster, work)
     move(cluster, work)
     assert cluster.owner() is cluster.other(before)
     work.check()
 
 
 def test_a_node_without_power(cluster, work):
-    """Who reads a dataset at the other node does not notice."""
     owner = cluster.owner()
-    work.read_at(cluster.other(owner))
+    read_elsewhere(cluster, work)
     cut_power(cluster, work)
     why = json.loads(cluster.other(owner).run('millrace node update /state/none --json', rc=4))['error']['message']
     assert f'{owner.name} is offline' in why
@@ -79,6 +94,7 @@ def test_a_node_without_power(cluster, work):
 
 @pytest.mark.one_node
 def test_a_server_that_is_killed(cluster, work):
+    work.read_at(cluster.owner())
     kill_server(cluster, work)
     work.check()
 
@@ -86,6 +102,7 @@ def test_a_server_that_is_killed(cluster, work):
 def test_a_node_that_stands_still_and_goes_on(cluster, work):
     """Its watchdog stands still too. It is told that it was fenced, and what it writes until then is not kept."""
     owner = cluster.owner()
+    read_elsewhere(cluster, work)
     with work.cut_off():
         owner.pause()
     cluster.wait_for_owner(cluster.other(owner))
@@ -99,14 +116,19 @@ def test_a_node_that_stands_still_and_goes_on(cluster, work):
 
 @pytest.mark.long
 def test_a_server_that_stands_still(cluster, work):
-    """Its monitor's time passes."""
+    """Its monitor's time passes. Until that is forgotten the other node is not updated."""
+    owner = cluster.owner()
+    work.read_at(owner)
     signal_server(cluster, work, signal.SIGSTOP)
+    why = json.loads(cluster.other(owner).run('millrace node update /state/none --json', rc=4))['error']['message']
+    assert f'on {owner.name} failed tank-server' in why
     work.check()
 
 
 @pytest.mark.long
 def test_a_kernel_that_panics(cluster, work):
     owner = cluster.owner()
+    read_elsewhere(cluster, work)
     with work.cut_off():
         owner.run('systemd-run --on-active=1 sh -c "echo c >/proc/sysrq-trigger"')
     cluster.wait_for_owner(cluster.other(owner))
@@ -122,6 +144,7 @@ def test_one_of_two_networks_between_the_nodes(cluster, work):
     """They have another: each is cut, the clients' too, whose service goes with it."""
     owner = cluster.owner()
     boots = {node: boot_of(node) for node in cluster.nodes}
+    read_elsewhere(cluster, work)
     assert owner.run('corosync-cfgtool -s').split().count('connected') == 2
     owner.cut(CORE)
     wait_until(lambda: 'disconnected' in owner.run('corosync-cfgtool -s'), 120, 'the cable is missed')
@@ -151,9 +174,41 @@ def test_nodes_that_do_not_see_each_other(cluster, work):
 
 
 @pytest.mark.long
+def test_nodes_whose_messages_are_lost(cluster, work):
+    """Neither has a cable out: each would fence the other, and the one that serves is the first."""
+    owner = cluster.owner()
+    other = cluster.other(owner)
+    for node in cluster.nodes:
+        node.run(f'nft insert rule {MESSAGES} drop')
+    try:
+        wait_until(lambda: not other.is_on() or not owner.is_on(), 600, 'one of them is reset', interval=1)
+    finally:
+        owner.run('systemctl restart nftables')
+    assert owner.is_on() and cluster.owner() is owner
+    work.check()
+
+
+@pytest.mark.long
+def test_the_node_that_serves_has_all_its_cables_out(cluster, work):
+    """The other one fences it, over the drives, before it may do that itself."""
+    owner = cluster.owner()
+    other = cluster.other(owner)
+    read_elsewhere(cluster, work)
+    with cluster.spoiling(owner):
+        with work.cut_off():
+            for network in (CORE, CLIENTS):
+                owner.cut(network)
+        cluster.wait_for_owner(other)
+        assert other.is_on()
+        wait_until(lambda: not owner.is_on(), 300, 'it is reset', interval=1)
+        work.check()
+
+
+@pytest.mark.long
 def test_the_storage_path_is_cut(cluster, work):
     """The node that serves sees no drive any more."""
     owner = cluster.owner()
+    read_elsewhere(cluster, work)
     with cluster.spoiling(owner):
         with work.cut_off():
             owner.pull_drives([drive.number for drive in owner.drives])
@@ -165,6 +220,7 @@ def test_the_storage_path_is_cut(cluster, work):
 def test_a_drive_is_lost_meanwhile(cluster, work):
     owner = cluster.owner()
     other = cluster.other(owner)
+    read_elsewhere(cluster, work)
     try:
         with work.cut_off():
             owner.power_off()
@@ -178,6 +234,7 @@ def test_a_drive_is_lost_meanwhile(cluster, work):
 @pytest.mark.long
 def test_moved_back_at_once(cluster, work):
     owner = cluster.owner()
+    read_elsewhere(cluster, work)
     for node in (cluster.other(owner), owner):
         move(cluster, work)
         assert cluster.owner() is node
@@ -216,6 +273,7 @@ def test_a_clock_that_is_an_hour_behind(cluster, work):
     other = cluster.other(owner)
     with cluster.spoiling(other):
         other.run('systemctl stop chrony; date --set="1 hour ago"')
+        read_elsewhere(cluster, work)
         with work.cut_off():
             owner.power_off()
         cluster.wait_for_owner(other)
@@ -238,6 +296,7 @@ def dying(lab, cluster):
 def test_a_client_that_dies_in_grace(cluster, clients, work, dying):
     """It is waited for, and nobody has what it had locked before grace is over."""
     owner, pid = cluster.serving()
+    work.read_at(owner)
     owner.run(f'kill -{signal.SIGKILL} {pid}')
     dying.power_off()
     cluster.wait_for_another_server(owner, pid)
@@ -249,15 +308,22 @@ def test_a_client_that_dies_in_grace(cluster, clients, work, dying):
 @pytest.mark.long
 def test_a_node_is_drained_and_resumed(cluster, work):
     owner = cluster.owner()
+    read_elsewhere(cluster, work)
     owner.run('millrace node drain', timeout=900)
     assert cluster.owner() is cluster.other(owner) and cluster.states()[owner.name] == 'drained'
     work.check()
     owner.run('millrace node resume', timeout=900)
 
 
-def processes(node):
-    """Of servers, and of agents that watch one."""
-    return [int(count) for count in node.run('pgrep -c -x ganesha.nfsd; pgrep -c -x tail; true').split()]
+def left(node):
+    """Servers, agents that watch one, drives for fencing, what commands and agents work with."""
+    return [int(count) for count in node.run('pgrep -c -x ganesha.nfsd; pgrep -c -x tail; losetup --noheadings | wc -l; '
+                                             'find /run -maxdepth 1 -name "millrace-*" | wc -l; true').split()]
+
+
+def open_files(node):
+    """Of its reader, which clients have left alone."""
+    return int(node.run(f'ls /proc/$(cat /run/millrace/reader/{POOL}/pid)/fd | wc -l'))
 
 
 @pytest.mark.long
@@ -272,7 +338,8 @@ def test_twenty_failovers(cluster, work):
         cluster.wait_until_whole()
     work.check()
     owner = cluster.owner()
-    wait_until(lambda: processes(owner) == [2, 2] and processes(cluster.other(owner)) == [1, 1], 60, 'nothing is left behind')
+    wait_until(lambda: left(owner) == [2, 2, 3, 0] and left(cluster.other(owner)) == [1, 1, 3, 0], 60, 'nothing is left behind')
+    assert abs(open_files(owner) - open_files(cluster.other(owner))) < 5
 
 
 # --- members go -----------------------------------------------------------------------------------------
@@ -310,3 +377,20 @@ def test_a_node_leaves(cluster):
     told = left.json('millrace cluster status')
     assert told['cluster']['quorum'] and [node['name'] for node in told['nodes']] == [left.name]
     assert left.run('millrace cluster leave --json', rc=4)
+
+
+@pytest.mark.long
+def test_a_node_that_is_not_seen_is_not_let_in(cluster):
+    """What members say to each other does not get through; that it has joined is not said, and nothing is left of it."""
+    new, member = cluster.nodes[1], cluster.nodes[0]
+    new.join(CLIENTS)
+    token = member.json('millrace cluster token')['cluster']['token']
+    member.run(f'nft insert rule {MESSAGES} drop')
+    assert 'does not see it' in cluster.join(token, rc=1)
+    member.run('systemctl restart nftables')
+    assert new.json('millrace cluster status', rc=3)['error']['code'] == 'not-found'
+    told = member.json('millrace cluster status')
+    assert told['cluster']['quorum'] and [node['name'] for node in told['nodes']] == [member.name]
+    assert 'does not answer at port' in cluster.join('a' * len(token), rc=1)  # the token has served
+    cluster.join(member.json('millrace cluster token')['cluster']['token'])
+    cluster.wait_until_whole()

@@ -69,6 +69,7 @@ def test_nobody_else_is_let_in(cluster):
 
 def test_a_planned_move(cluster, work):
     before = cluster.owner()
+    work.read_at(cluster.other(before))
     before.run(f'millrace service move {SERVICE}', timeout=600)
     assert cluster.owner() not in (None, before)
     work.check()
@@ -93,6 +94,7 @@ def test_another_node_dies(cluster, work):
     """Its drives are missed, and no more."""
     owner = cluster.owner()
     other = cluster.other(owner)
+    work.read_at(next(node for node in cluster.nodes if node not in (owner, other)))
     other.power_off()
     wait_until(lambda: domains_away(cluster) == {other.name}, 600, 'its drives are dropped', interval=2)
     work.more(50)
@@ -111,6 +113,20 @@ def test_a_node_without_network_is_reset(cluster, work):
         wait_until(lambda: not other.is_on(), 600, 'it resets itself', interval=1)
         assert owner.is_on() and cluster.owner() is owner
         work.more(50)
+        work.check()
+    wait_until_whole(cluster)
+
+
+def test_the_node_that_serves_has_all_its_cables_out(cluster, work):
+    """It has lost the others, and is reset by its own watchdog; they go on without its drives."""
+    owner = cluster.owner()
+    work.read_at(cluster.other(owner))
+    with cluster.spoiling(owner):
+        with work.cut_off():
+            for network in (CORE, CLIENTS):
+                owner.cut(network)
+        wait_until(lambda: cluster.owner() not in (None, owner), 900, 'another serves', interval=2)
+        wait_until(lambda: not owner.is_on(), 300, 'it resets itself', interval=1)
         work.check()
     wait_until_whole(cluster)
 
@@ -149,7 +165,8 @@ def test_a_drive_is_pulled_and_put_back(cluster, work):
     other.pull_drive(0)
     wait_until(lambda: domains_away(cluster) == {other.name}, 600, 'it is dropped', interval=2)
     wait_until(lambda: cluster.not_whole() == 1, 120, 'the cluster knows of it', interval=5)
-    assert 'not whole' in owner.run('millrace node update /state/none --json', rc=4)
+    for verb in ('node update /state/none', 'cluster leave --yes'):
+        assert 'not whole' in owner.run(f'millrace {verb} --json', rc=4)
     other.put_drive(0)
     work.check()
     wait_until_whole(cluster)
@@ -166,10 +183,16 @@ def test_who_was_removed_is_connected_no_more(cluster):
         return gone.run("cd /sys/class/nvme; for name in *; do paste -d ' ' $name/transport $name/state; done 2>&1 | "
                         "grep '^[^p].* live$' || true")
 
-    gone.run('systemctl stop pacemaker corosync', timeout=300)
+    gone.run('systemctl stop pacemaker', timeout=300)
+    wait_until(lambda: cluster.states().get(gone.name) == 'starting', 120, 'pacemaker is missed', interval=2)
+    assert 'is starting' in owner.run(f'millrace cluster remove {gone.name} --yes --json', rc=4)
+    gone.run('systemctl stop corosync', timeout=300)
     wait_until(lambda: cluster.states().get(gone.name) == 'offline', 120, 'it is missed', interval=2)
     assert is_connected()
     owner.run(f'millrace cluster remove {gone.name} --yes', timeout=300)
     wait_until(lambda: not is_connected(), 120, 'its connections end', interval=2)
     assert cluster.owner() is owner
     wait_until(lambda: domains_away(cluster) == {gone.name}, 600, 'the others have their drives', interval=2)
+    assert 'pacemaker does not run' in gone.run('millrace cluster leave --json', rc=4)
+    gone.run('millrace cluster leave --yes', timeout=300)
+    assert gone.json('millrace cluster status', rc=3)['error']['code'] == 'not-found'

@@ -4,11 +4,11 @@ other's; one of them, or both, writes and reads."""
 
 import contextlib
 
-from cluster import ACT_TIMEOUT, MINE, POOL, PORTS, SERVICE
+from cluster import ACT_TIMEOUT, MINE, POOL, PORTS, SERVICE, SET_BYTES
 from harness.appender import Appender
 from harness.host import wait_until
 from phases import logs_of, phases
-from reader import Reader
+from reader import Reader, Watcher
 
 ALSO, SET = '/mnt/also', '/mnt/set'
 OPTIONS = 'vers=4.1,proto={},timeo=150'
@@ -73,15 +73,19 @@ class Work:
 
     def __init__(self, cluster, clients, over, name, tell, tell_of):
         self._cluster, self._clients, self._tell, self._tell_of, self._readers = cluster, clients, tell, tell_of, {}
+        self._read_at, self._read_before = None, 0
         self._ranges = Ranges(clients.values(), f'{MINE}/{name}-ranges')
         self._writers = {}
         for transport in over:
             there = f'{name}-{transport}'
             clients[transport].run(f'mkdir {MINE}/{there}', timeout=MOUNT_TIMEOUT)
             self._writers[transport] = Appender(clients[transport], f'{MINE}/{there}', f'{ALSO}/{there}')
+        self._watchers = [Watcher(client, f'{MINE}/{name}-{transport}/checkpoint') for transport in over
+                          for other, client in clients.items() if other != transport]
 
     def read_at(self, node):
         """Those that write read a dataset as well, from the reader at NODE."""
+        self._read_at, self._read_before = node, self._cluster.bytes_read(node)
         for transport in self._writers:
             client = self._clients[transport]
             client.mount(f'/{POOL}/set', SET, OPTIONS.format(transport), PORTS[transport], MOUNT_TIMEOUT,
@@ -119,8 +123,17 @@ class Work:
         for transport, writer in self._writers.items():
             figures[transport] |= phases(lines, self._clients[transport], writer)
             if transport in self._readers:
-                figures[transport]['reading'] = round(self._readers[transport].check(writer.gap), 2)
+                figures[transport]['reading'] = self._check_reader(transport, writer.gap)
             self._tell(transport, figures[transport])
+        for watcher in self._watchers:
+            watcher.check()
+
+    def _check_reader(self, transport, gap):
+        """What it has read came from drives each time."""
+        count, longest = self._readers[transport].check(gap)
+        self._read_before += count * SET_BYTES
+        assert self._cluster.bytes_read(self._read_at) >= self._read_before
+        return round(longest, 2)
 
     def end(self):
         """Whatever has come of it."""
