@@ -221,7 +221,15 @@ def test_a_node_that_has_got_another_name(cluster):
     check = ('/usr/lib/millrace/cluster', 'check-name')
     node.run(*check)
     node.run('hostname', 'n9')
+    node.run('sh', '-c', 'echo node=n9 >/etc/millrace/cluster')
+    node.run(*check)
+    node.run('sh', '-c', f'echo node={node.name} >/etc/millrace/cluster')
     try:
+        assert node.attempt(*check).returncode == 4
+        node.run('hostname', cluster.owner().name)  # another member's
+        assert 'its cluster knows ' + node.name in node.refused('cluster', 'status')
+        node.run('hostname', 'n9')
+        node.run('sh', '-c', ': >/etc/millrace/cluster')  # an earlier version's
         assert node.attempt(*check).returncode == 4
         assert 'is called n9' in node.refused('cluster', 'status') and 'is called n9' in node.refused('cluster', 'leave')
     finally:
@@ -343,7 +351,8 @@ def test_one_change_of_the_members_at_a_time(cluster):
     node.run('cibadmin', '--delete', '--xpath', "//cluster_property_set[@id='millrace-change']")
     maker.run('/usr/lib/millrace/cluster', 'claim', 'seconds=300')  # it is about to boot
     assert 'about to boot' in node.refused('node', 'drain') and cluster.wait_until_served() is maker
-    node.run('cibadmin', '--delete', '--xpath', "//cluster_property_set[@id='millrace-change']")
+    maker.run('/usr/lib/millrace/cluster', 'release')  # it has booted
+    assert node.attempt('cibadmin', '--query', '--xpath', "//cluster_property_set[@id='millrace-change']").returncode
     claim(1000)
     done = node.attempt('env', 'TALK_SECONDS=5', 'millrace', 'cluster', 'leave', '--json')  # nobody listens there
     assert done.returncode == 1 and f'{maker.name} does not take the new list of members' in done.stdout

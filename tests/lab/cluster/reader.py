@@ -32,7 +32,7 @@ class Reader:
 
 def watch(path):
     """Reads a checkpoint of appender.py again and again, until it is told to stop: each is whole, and no older than the one before.
-    Prints its number. One that is replaced while it is read may go with its server."""
+    Prints its number. One that is replaced while it is open may go with its server."""
     import errno
     import select
     last = -1
@@ -41,7 +41,7 @@ def watch(path):
             with open(path, 'rb') as file:
                 data = file.read()
         except OSError as error:
-            if error.errno != errno.ESTALE:
+            if error.errno not in (errno.ESTALE, errno.EIO):
                 raise
             continue
         number = int.from_bytes(data[:8], 'big')
