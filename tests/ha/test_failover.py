@@ -215,6 +215,17 @@ def test_a_move_that_was_cut_off(cluster):
     assert cluster.owner() is node and not bans(node)
 
 
+def test_a_node_where_systemd_would_serve_the_pool(cluster):
+    node = cluster.owner()
+    other = cluster.other(node)
+    wanted = '/etc/systemd/system/multi-user.target.wants/millrace-tank.service'
+    other.run('sh', '-c', f'mkdir -p {os.path.dirname(wanted)} && touch {wanted}')
+    done = node.attempt('millrace', 'service', 'move', 'tank', '--json')
+    other.run('rm', wanted)
+    assert done.returncode == 1 and 'millrace serve tank --disable' in done.stdout
+    assert cluster.wait_until_served() is node and not bans(node)
+
+
 def test_a_node_that_has_got_another_name(cluster):
     """Fencing would look for it by the old one: its corosync does not start, and it says why."""
     node = cluster.other(cluster.owner())

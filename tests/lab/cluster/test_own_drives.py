@@ -2,6 +2,8 @@
 """Three nodes of the appliance with two drives each, which they see of each other over NVMe-oF: one pool, of which any node
 may be lost with its drives. Clients are at work meanwhile, as in test_cluster.py."""
 
+import signal
+
 import pytest
 
 from cluster import CLIENTS, CORE, POOL, SERVICE, OwnDrives
@@ -74,6 +76,26 @@ def test_a_planned_move(cluster, work):
     assert cluster.owner() not in (None, before)
     work.check()
     assert not domains_away(cluster)
+
+
+def test_a_server_that_is_killed(cluster, work):
+    owner, pid = cluster.serving()
+    work.read_at(owner)
+    with work.cut_off():
+        owner.run(f'kill -{signal.SIGKILL} {pid}')
+    cluster.wait_for_another_server(owner, pid)
+    work.check()
+    assert not domains_away(cluster)
+
+
+def test_all_nodes_at_once(cluster, work):
+    """Nobody has the pool before most of them see each other, and each other's drives."""
+    for node in cluster.nodes:
+        node.power_off()
+    for node in cluster.nodes:
+        node.power_on()
+    wait_until_whole(cluster)
+    work.check()
 
 
 def test_the_node_that_serves_dies(cluster, work):
