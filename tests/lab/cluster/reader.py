@@ -3,8 +3,8 @@
 
 
 def read(path, digest):
-    """Reads the file from the server, again and again, until it is told to stop; prints from when to when, if it was right. A read takes most of a
-    second of emulated processors, which are to have time for what is tested."""
+    """Reads the file from the server, again and again, until it is told to stop; prints from when to when, if it was right. A read takes most
+    of a second of emulated processors, which are to have time for what is tested."""
     import select
     while not select.select([sys.stdin], [], [], 2.5)[0]:
         began = time.monotonic()
@@ -15,7 +15,7 @@ def read(path, digest):
 
 
 class Reader:
-    """As above, on CLIENT; what READ_BYTES says is how much the node's reader has read from drives."""
+    """As above, on CLIENT."""
 
     def __init__(self, client, path, digest):
         self._remote = client.spawn_call(read, path, digest)
