@@ -190,15 +190,23 @@ class Cluster:
                 node.power_on()
 
     def wait_until_whole(self):
-        """All nodes are up and in it, as each of them says, and one serves. A node that was reset is started again."""
+        """All nodes are up and in it, as each of them says, and one serves. A node that was reset is started again. Of several the one is
+        asked first that may still boot, so that it has the others' time."""
+        def is_whole_by(node):
+            told = self.ask_node(node, 'cluster status')
+            for name in [node['name'] for node in told['nodes'] if node['state'] == 'drained'] if told else []:
+                self._ask(f'node resume {name}')
+            return told and self._says_whole(node, told)
+
         def is_whole():
             self.start_again()
-            said = [self._states_by(node) for node in self.nodes]
-            for name in {name for states in said for name, state in states.items() if state == 'drained'}:
-                self._ask(f'node resume {name}')
-            return all(set(states.values()) == {'online'} for states in said) and self.owner()
+            return all(is_whole_by(node) for node in reversed(self._likely())) and self.owner()
 
         return wait_until(is_whole, 2 * ACT_TIMEOUT, 'the cluster is whole', interval=2)
+
+    def _says_whole(self, node, told):
+        """Whether NODE does, by what it has TOLD."""
+        return {node['state'] for node in told['nodes']} == {'online'}
 
     @contextlib.contextmanager
     def spoiling(self, node):
@@ -235,19 +243,26 @@ class OwnDrives(Cluster):
 
     def drives(self, node):
         """As NODE sees them: of each node the paths of its drives there, and over how many paths they are reached."""
+        return self._drives_in(node.json('millrace cluster status'))
+
+    def _drives_in(self, told):
         seen = {}
-        for drive in node.json('millrace cluster status')['drives']:
+        for drive in told['drives']:
             seen.setdefault(drive['node'], []).append((drive['device'], drive['paths']))
         return seen
 
-    def wait_for_drives(self):
-        """Until each node sees all of them, over both networks."""
-        def are_there():
-            return all(sorted(len(of) for of in self.drives(node).values()) == [2] * self.COUNT and
-                       all(paths == (1 if name == node.name else 2) for name, of in self.drives(node).items() for _, paths in of)
-                       for node in self.nodes)
+    def _are_all(self, node, seen):
+        """Whether NODE has SEEN all drives, the others' over both networks."""
+        return (sorted(len(of) for of in seen.values()) == [2] * self.COUNT and
+                all(paths == (1 if name == node.name else 2) for name, of in seen.items() for _, paths in of))
 
-        wait_until(are_there, ACT_TIMEOUT, 'all drives everywhere', interval=2)
+    def wait_for_drives(self):
+        """Until each node sees all of them."""
+        wait_until(lambda: all(self._are_all(node, self.drives(node)) for node in self.nodes), ACT_TIMEOUT, 'all drives everywhere',
+                   interval=2)
+
+    def _says_whole(self, node, told):
+        return super()._says_whole(node, told) and self._are_all(node, self._drives_in(told))
 
     def create_pool(self):
         super().create_pool(device for of in self.drives(self.nodes[0]).values() for device, _ in of)

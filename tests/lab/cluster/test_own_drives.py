@@ -35,7 +35,6 @@ def cluster(lab, image, key, public_key, fabric):
 def wait_until_whole(cluster):
     """All nodes are there, and their drives are whole and read by all; nobody has said so."""
     cluster.wait_until_whole()
-    cluster.wait_for_drives()
     wait_until(lambda: all(device['whole'] for device in cluster.devices()), 900, 'the pool is whole', interval=5)
     wait_until(lambda: cluster.not_whole() == 0, 120, 'the cluster knows it', interval=5)
     owner = cluster.owner()
