@@ -59,7 +59,7 @@ class Qmp:
     def __init__(self, path):
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.settimeout(QMP_TIMEOUT)
-        self._socket.connect(path)
+        wait_until(lambda: self._socket.connect_ex(path) == 0, 60, f'{path}: connect')
         self._file = self._socket.makefile('r')
         self.events = []
         self._read()
