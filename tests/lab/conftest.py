@@ -66,6 +66,11 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize('number', range(1, rounds + 1))
 
 
+def pytest_itemcollected(item):
+    """With `-n 2 --dist loadgroup` machines that boot through firmware do so beside the others."""
+    item.add_marker(pytest.mark.xdist_group('boot' if item.path.parent.name == 'boot' else 'others'))
+
+
 def is_wanted(item, every, softs):
     if item.get_closest_marker('long') and not every:
         return False

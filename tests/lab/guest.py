@@ -12,7 +12,7 @@ import socket
 
 from harness.commands import Commands
 from harness.host import Timeout, wait_until
-from machine import BOOT_TIMEOUT, ROOT, Machine, free_port
+from machine import BOOT_TIMEOUT, QUICKER, ROOT, Machine, free_port
 from soft import Soft
 
 SYSTEM = os.path.join(ROOT, 'build', 'lab')
@@ -38,7 +38,7 @@ class Guest(Machine, Commands):
         self._spawned = []
 
     def boot_arguments(self):
-        words = (f'console=ttyS0 quiet panic=-1 mitigations=off millrace_name={self.name} '
+        words = (f'console=ttyS0 quiet panic=-1 {QUICKER} millrace_name={self.name} '
                  f'millrace_network={self.network} millrace_address={self.address} '
                  f'millrace_modules={",".join(self.MODULES)} millrace_harness=10.0.2.100:1')
         return ['-kernel', f'{SYSTEM}/{self.KERNEL}', '-initrd', f'{SYSTEM}/{self.INITRD}', '-append', words,

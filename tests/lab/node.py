@@ -16,14 +16,13 @@ import socket
 import subprocess
 
 from harness.host import wait_until
-from machine import BOOT_TIMEOUT, CONTROL, MTU, ROOT, Machine, free_port
+from machine import BOOT_TIMEOUT, CONTROL, MTU, QUICKER, ROOT, Machine, free_port
 
 OVMF = '/usr/share/OVMF/OVMF_%s_4M.fd'
 MIB = 1 << 20
 LAYOUT = os.path.join(ROOT, 'appliance', 'root', 'usr', 'lib', 'millrace', 'layout')
-# As appliance/grub.cfg has it; nobody attacks a machine of the lab.
-KERNEL_WORDS = ('root=PARTUUID={} ro millrace.slot=a panic=10 systemd.gpt_auto=0 console=ttyS0,115200 '
-                'mitigations=off')
+# As appliance/grub.cfg has it.
+KERNEL_WORDS = f'root=PARTUUID={{}} ro millrace.slot=a panic=10 systemd.gpt_auto=0 console=ttyS0,115200 {QUICKER}'
 
 
 def digest(path):
