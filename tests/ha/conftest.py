@@ -34,6 +34,7 @@ def pytest_collection_modifyitems(config, items):
         kept = [item for item in items if not item.get_closest_marker('long')]
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = kept
+    items.sort(key=lambda item: item.path.name != 'test_failover.py')  # the longest file first, as xdist hands them out in order
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -198,6 +198,27 @@ def test_a_node_that_cannot_be_drained(cluster, writer, told):
     told(writer.check())
 
 
+# In place of pacemaker's: to it something is always under way, as it is where a monitor failed when it first ran.
+WAITS_IN_VAIN = r'''#!/bin/sh
+case " $* " in *" --wait "*) sleep 3; exit 124;; esac
+exec /usr/sbin/crm_resource.own "$@"
+'''
+
+
+def test_what_pacemaker_waits_for_in_vain(cluster):
+    """Where the cluster is idle nothing is under way."""
+    node = cluster.owner()
+    node.run('mv', '/usr/sbin/crm_resource', '/usr/sbin/crm_resource.own')
+    node.run('sh', '-c', 'echo "$0" >/usr/sbin/crm_resource && chmod +x /usr/sbin/crm_resource', WAITS_IN_VAIN)
+    try:
+        node.ask('node', 'drain')
+        assert cluster.owner() is cluster.other(node)
+        node.ask('node', 'resume')
+    finally:
+        node.run('mv', '/usr/sbin/crm_resource.own', '/usr/sbin/crm_resource')
+    cluster.wait_for_nodes()
+
+
 def bans(node):
     done = node.attempt('cibadmin', '--query', '--xpath', "//rsc_location[starts-with(@id,'cli-')]")
     return done.stdout if done.returncode == 0 else ''
