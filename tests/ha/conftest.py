@@ -19,6 +19,7 @@ OCF_ROOT = os.path.join(SYSTEM, 'usr', 'lib', 'ocf')
 ADDRESS = '127.0.0.1'
 SUCCESS, GENERIC, UNIMPLEMENTED, PERMISSION, INSTALLED, CONFIGURED, NOT_RUNNING = 0, 1, 3, 4, 5, 6, 7
 ACTION_TIMEOUT = 300
+LONGEST = ['test_failover', 'test_planned']  # first, as xdist hands files out in order
 
 
 def pytest_addoption(parser):
@@ -34,7 +35,7 @@ def pytest_collection_modifyitems(config, items):
         kept = [item for item in items if not item.get_closest_marker('long')]
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = kept
-    items.sort(key=lambda item: item.path.name != 'test_failover.py')  # the longest file first, as xdist hands them out in order
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
 
 
 @pytest.hookimpl(hookwrapper=True)

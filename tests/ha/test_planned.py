@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: LGPL-3.0-or-later
+"""A cluster of two nodes that serves: what an admin does with it, and is told; nodes and services that cannot do what
+they are told to."""
+
+import json
+import os
+import re
+import signal
+import socket
+import time
+
+from cluster import PORT
+from harness.appender import told  # noqa: F401 (a fixture)
+from harness.host import wait_until
+from served import client, cluster, readers, whole, writer  # noqa: F401 (fixtures)
+
+ETH_P_ARP = 0x0806
+
+
+def test_the_service_says_where_it_is(cluster):
+    """Again and again: another node may have said it of itself."""
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ARP)) as listener:
+        listener.bind((cluster.bridge, 0))
+        listener.settimeout(60)
+        said, end = [], time.monotonic() + 60
+        while not said or said[-1] - said[0] < 5:
+            assert time.monotonic() < end
+            if listener.recv(100)[28:32] == socket.inet_aton(cluster.address):  # the sender's
+                said.append(time.monotonic())
+
+
+def test_who_does_not_serve_says_who_is_to_be_asked(cluster):
+    other = cluster.other(cluster.owner())
+    done = other.attempt('env', f'MILLRACE_DEVICE_DIR={cluster.pool.device_dir}', 'millrace', 'status', '--json')
+    advice, = json.loads(done.stdout)['advice']
+    assert '`millrace service list`' in advice['next'] and '--force' not in done.stdout
+
+
+def test_without_fencing_nothing_is_started(cluster, writer):
+    cluster.set('stonith-enabled', 'false')
+    try:
+        cluster.owner().signal_server(signal.SIGKILL)
+        wait_until(lambda: any('no fencing' in why for why in cluster.failures()), 120, 'the start is refused')
+        assert cluster.owner() is None
+    finally:
+        cluster.set('stonith-enabled', 'true')
+        cluster.clean()
+    cluster.wait_until_served()
+    writer.check()
+
+
+def test_a_node_is_drained_and_resumed(cluster, writer, told):
+    before = cluster.owner()
+    other = cluster.other(before)
+    before.ask('node', 'drain')
+    assert cluster.owner() is other
+    assert 'no other node is online' in other.refused('node', 'drain')
+    assert 'no other node is online' in other.refused('service', 'move', 'tank')
+    assert f'{before.name} is drained' in other.refused('service', 'move', 'tank', before.name)
+    assert cluster.owner() is other
+    before.ask('node', 'resume')
+    cluster.wait_for_nodes()
+    told(writer.check())
+    assert cluster.fenced == []
+
+
+def test_a_node_that_cannot_be_drained(cluster, writer, told):
+    """The other one cannot serve, and so it goes on."""
+    node = cluster.owner()
+    with cluster.other(node).taken(PORT):
+        done = node.attempt('millrace', 'node', 'drain', '--json')
+        assert done.returncode == 1 and 'tank is served by no node' in done.stdout
+        assert cluster.wait_until_served() is node
+        assert [each for each in node.ask('cluster', 'status')['nodes'] if each['failed']] == \
+            [{'name': cluster.other(node).name, 'state': 'online', 'failed': ['tank-server']}]
+    assert cluster.status().find(f"nodes/node[@name='{node.name}']").get('standby') == 'false'
+    told(writer.check())
+
+
+# In place of pacemaker's: to it something is always under way, as it is where a monitor failed when it first ran.
+WAITS_IN_VAIN = r'''#!/bin/sh
+case " $* " in *" --wait "*) sleep 3; exit 124;; esac
+exec /usr/sbin/crm_resource.own "$@"
+'''
+
+
+def test_what_pacemaker_waits_for_in_vain(cluster):
+    """Where the cluster is idle nothing is under way."""
+    node = cluster.owner()
+    node.run('mv', '/usr/sbin/crm_resource', '/usr/sbin/crm_resource.own')
+    node.run('sh', '-c', 'echo "$0" >/usr/sbin/crm_resource && chmod +x /usr/sbin/crm_resource', WAITS_IN_VAIN)
+    try:
+        node.ask('node', 'drain')
+        assert cluster.owner() is cluster.other(node)
+        node.ask('node', 'resume')
+    finally:
+        node.run('mv', '/usr/sbin/crm_resource.own', '/usr/sbin/crm_resource')
+    cluster.wait_for_nodes()
+
+
+def bans(node):
+    done = node.attempt('cibadmin', '--query', '--xpath', "//rsc_location[starts-with(@id,'cli-')]")
+    return done.stdout if done.returncode == 0 else ''
+
+
+def test_a_move_that_was_cut_off(cluster):
+    """With its node's power: that node is not kept from the service for good."""
+    node = cluster.owner()
+    node.run('sh', '-c', 'millrace service move tank >/dev/null 2>&1 &')
+    wait_until(lambda: bans(node), 60, 'it is to leave')
+    node.run('pkill', '-KILL', '-f', 'millrace/service move|crm_resource')
+    assert 'date_expression' in bans(node) and ' end="' in bans(node)
+    assert cluster.wait_until_served(but=node)
+    cluster.move()
+    assert cluster.owner() is node and not bans(node)
+
+
+def test_a_node_where_systemd_would_serve_the_pool(cluster):
+    node = cluster.owner()
+    other = cluster.other(node)
+    wanted = '/etc/systemd/system/multi-user.target.wants/millrace-tank.service'
+    other.run('sh', '-c', f'mkdir -p {os.path.dirname(wanted)} && touch {wanted}')
+    done = node.attempt('millrace', 'service', 'move', 'tank', '--json')
+    other.run('rm', wanted)
+    assert done.returncode == 1 and 'millrace serve tank --disable' in done.stdout
+    assert cluster.wait_until_served() is node and not bans(node)
+
+
+def test_a_node_that_has_got_another_name(cluster):
+    """Fencing would look for it by the old one: its corosync does not start, and it says why."""
+    node = cluster.other(cluster.owner())
+    check = ('/usr/lib/millrace/cluster', 'check-name')
+    node.run(*check)
+    node.run('hostname', 'n9')
+    node.run('sh', '-c', 'echo node=n9 >/etc/millrace/cluster')
+    node.run(*check)
+    node.run('sh', '-c', f'echo node={node.name} >/etc/millrace/cluster')
+    try:
+        assert node.attempt(*check).returncode == 4
+        node.run('hostname', cluster.owner().name)  # another member's
+        assert 'its cluster knows ' + node.name in node.refused('cluster', 'status')
+        node.run('hostname', 'n9')
+        node.run('sh', '-c', ': >/etc/millrace/cluster')  # an earlier version's
+        assert node.attempt(*check).returncode == 4
+        assert 'is called n9' in node.refused('cluster', 'status') and 'is called n9' in node.refused('cluster', 'leave')
+    finally:
+        node.run('hostname', node.name)
+    node.run(*check)
+
+
+def test_grace_is_ended_where_the_service_is(cluster):
+    owner = cluster.owner()
+    assert f'is served by {owner.name}' in cluster.other(owner).refused('service', 'end-grace', 'tank')
+    wait_until(lambda: owner.ask('service', 'end-grace', 'tank')['grace_ended'] is False, 60, 'it was ended before')
+    services = [{'name': 'tank', 'pool': 'tank', 'address': cluster.address, 'node': owner.name}]
+    assert all(node.ask('service', 'list')['services'] == services for node in cluster.nodes)
+
+
+def test_clients_are_told_how_to_mount(cluster, readers, client):
+    """A share at the service's address, a dataset at each node's in turn, whichever node is asked."""
+    for node in cluster.nodes:
+        told = [node.ask('client', 'mount-command', 'tank/set', '--rank', str(rank))['mount'] for rank in range(4)]
+        assert {mount['address'] for mount in told} == {node.reader_address for node in cluster.nodes} and told[:2] == told[2:]
+        share = node.ask('client', 'mount-command', 'tank/share')['mount']
+        assert share['address'] == cluster.address
+        for mount, how in ((told[0], 'ro'), (share, 'rw')):
+            assert mount['command'] == 'mount -t nfs -o {options} {address}:{path} /mnt/{name}'.format(
+                **mount, name=mount['path'].split('/')[-1])
+            client.mount(mount['path'], '/mnt/told', mount['options'], server=mount['address'])
+            assert how in client.run('grep " /mnt/told " /proc/mounts').stdout.decode().split()[3].split(',')
+            client.umount('/mnt/told')
+    done = cluster.living().attempt('millrace', 'client', 'mount-command', 'tank/none', '--json')
+    assert done.returncode == 3 and 'no sealed dataset' in done.stdout
+
+
+def test_one_change_of_the_members_at_a_time(cluster):
+    """Who makes one stands in the cluster's configuration; what is left of one that broke off does not count."""
+    maker, node = cluster.owner(), cluster.other(cluster.owner())
+
+    def claim(when):
+        node.run('cibadmin', '--create', '--scope', 'crm_config', '--xml-text',
+                 '<cluster_property_set id="millrace-change"><nvpair id="millrace-change-by" name="millrace-change-by" '
+                 f'value="{maker.name} {when}"/></cluster_property_set>')
+
+    before = node.run('cat', '/etc/corosync/corosync.conf')
+    claim(int(time.time()))
+    assert f'{maker.name} changes the cluster' in node.refused('cluster', 'leave')
+    assert f'{maker.name} changes the cluster' in node.refused('node', 'drain')
+    node.run('cibadmin', '--delete', '--xpath', "//cluster_property_set[@id='millrace-change']")
+    maker.run('/usr/lib/millrace/cluster', 'claim', 'seconds=300')  # it is about to boot
+    assert 'about to boot' in node.refused('node', 'drain') and cluster.wait_until_served() is maker
+    maker.run('/usr/lib/millrace/cluster', 'release')  # it has booted
+    assert node.attempt('cibadmin', '--query', '--xpath', "//cluster_property_set[@id='millrace-change']").returncode
+    claim(1000)
+    done = node.attempt('env', 'TALK_SECONDS=5', 'millrace', 'cluster', 'leave', '--json')  # nobody listens there
+    assert done.returncode == 1 and f'{maker.name} does not take the new list of members' in done.stdout
+    assert node.attempt('cibadmin', '--query', '--xpath', "//cluster_property_set[@id='millrace-change']").returncode
+    assert node.run('cat', '/etc/corosync/corosync.conf') == before
+
+
+def test_a_service_is_removed_and_made(cluster, readers, writer, told):
+    """Nothing of it is left, and the one that is made has what this module's had."""
+    node = cluster.nodes[0]
+
+    def configuration():
+        text = node.run('cibadmin', '--query', '--scope', 'resources') + node.run('cibadmin', '--query', '--scope', 'constraints')
+        return (set(re.findall(r'<(?:primitive|clone|rsc_location) id="(tank-[a-z]+)"', text)),
+                {tuple(sorted(re.findall(r'[a-z-]+="[^"]+"', words))) for words in re.findall(r'<rsc_(?:order|colocation) ([^>]+)>', text)})
+
+    def epochs():
+        return re.findall('name="millrace-epoch-tank" value="[0-9]+"', node.run('cibadmin', '--query', '--scope', 'nodes'))
+
+    before = configuration()
+    assert epochs()
+    assert '--yes' in node.refused('service', 'remove', 'tank')
+    node.ask('service', 'remove', 'tank', '--yes')
+    assert configuration() == (set(), set()) and not epochs() and node.ask('service', 'list')['services'] == []
+    node.run('touch', '/etc/millrace/fencing')  # by which the command knows that two nodes can fence each other
+    words = ('service', 'create', 'tank', '--pool', 'tank', '--address', f'{cluster.address}/24', '--json')
+    create = ('env', f'MILLRACE_DEVICE_DIR={cluster.pool.device_dir}', 'millrace', *words)
+    for address, why in ((cluster.nodes[1].address, f'of node {cluster.nodes[1].name}'), (node.reader_address, 'this node has')):
+        assert why in node.refused('service', 'create', 'tank', '--pool', 'tank', '--address', f'{address}/24')
+    with cluster.nodes[0].taken(PORT), cluster.nodes[1].taken(PORT):
+        failed = node.attempt(*create)
+        assert failed.returncode == 1 and 'tank is served by no node: ' in failed.stdout
+    assert configuration() == (set(), set())
+    made = node.run(*create)
+    assert json.loads(made)['service']['node'] == cluster.wait_until_served().name and configuration() == before
+    wait_until(epochs, 60, 'the cluster knows who has the pool')
+    assert 'a tank-server already' in node.refused(*words[:-1])
+    assert 'serves pool tank already' in node.refused('service', 'create', 'pond', '--pool', 'pond', '--address', '192.0.2.9/24')
+    told(writer.check())
