@@ -44,6 +44,7 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     config.addinivalue_line('markers', 'long: only with --all')
     config.addinivalue_line('markers', 'one_node: of a cluster, where another may still boot, but with --all, for its figures')
+    config.addinivalue_line('markers', 'xdist_group(name): tests of one process, where pytest-xdist is used')
     config.addinivalue_line('markers', 'rxe: needs soft RoCE, and is not run with soft iWARP')
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that all is torn down
     config.results = None
