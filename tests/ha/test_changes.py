@@ -3,6 +3,7 @@
 
 import contextlib
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,10 @@ NODE = '''node {{
     nodeid: {number}
 }}
 '''
-# Of a node that is called NAME and has its state in PLACE; corosync is not there, which would read the list.
+# Of a node that is called NAME and has its state in PLACE; corosync is not there, which would read the list, nor pacemaker.
 BEGIN = '''
-here={name} FAILED=1
+here={name} FAILED=1 undo=
+trap '$undo' EXIT
 . {programs}/common
 . {programs}/connections
 . {programs}/changes
@@ -24,6 +26,7 @@ here={name} FAILED=1
 MEMBER_PORT=2226 TALK_SECONDS=8 state={place} conf={place}/corosync.conf work={place}
 member_key() {{ printf %064d 7; }}
 apply_list() {{ :; }}
+end_change() {{ echo "${{1:-$here}}" >>{place}/ended; }}
 '''
 
 
@@ -57,7 +60,7 @@ class Nodes:
 
     @contextlib.contextmanager
     def listening(self, name):
-        listener = subprocess.Popen(self.words(name, 'attend "$(member_key)" $MEMBER_PORT in_cluster take_list'))
+        listener = subprocess.Popen(self.words(name, 'attend "$(member_key)" $MEMBER_PORT in_cluster hear'))
         try:
             yield
         finally:
@@ -119,6 +122,33 @@ def test_one_that_cannot_be_kept_here_is_kept_nowhere(nodes, tmp_path):
         (n1 / 'corosync.conf.new').rmdir()
         assert nodes.call('n1', f'use_list {new}') == (0, '')
         assert (n1 / 'corosync.conf').read_text() == (n2 / 'corosync.conf').read_text() == new.read_text()
+
+
+def test_one_that_is_broken_off_is_kept_nowhere(nodes, tmp_path):
+    """When n2 has it, and n3, which does not answer, has not."""
+    lists = ['127.0.0.1'], ['127.0.0.2'], ['192.0.2.3']
+    n1, n2 = (nodes.make(name, members(*lists)) for name in ('n1', 'n2'))
+    before, new = (n2 / 'corosync.conf').read_text(), tmp_path / 'new'
+    new.write_text(members(*lists, ['127.0.0.4']))
+    with nodes.listening('n2'):
+        teller = subprocess.Popen(nodes.words('n1', f'undo=end_change; use_list {new}'))
+        deadline = time.monotonic() + 60
+        while (n2 / 'corosync.conf').read_text() != new.read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        teller.terminate()
+        teller.wait(timeout=60)
+        assert (n2 / 'corosync.conf').read_text() == (n1 / 'corosync.conf').read_text() == before
+        assert (n1 / 'ended').read_text() == 'n1\n'
+
+
+def test_who_has_left_says_so(nodes, tmp_path):
+    """To one that answers: n1 does not, n2 does."""
+    nodes.make('n3', members(['192.0.2.1'], ['127.0.0.2'], ['127.0.0.3']))
+    n2 = nodes.make('n2', members(['192.0.2.1'], ['127.0.0.2']))
+    with nodes.listening('n2'):
+        assert nodes.call('n3', f'say_left {n2}/corosync.conf') == (0, '')
+    assert (n2 / 'ended').read_text() == 'n3\n'
 
 
 def test_what_is_no_list_changes_nothing(nodes, tmp_path):

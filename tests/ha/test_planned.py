@@ -77,6 +77,44 @@ def test_a_node_that_cannot_be_drained(cluster, writer, told):
     told(writer.check())
 
 
+# In place of pacemaker's: it does what it does, and takes its time to end.
+TAKES_TIME = r'''#!/bin/sh
+/usr/sbin/crm_standby.own "$@"
+touch /run/drained
+sleep 20
+'''
+
+
+def test_a_drain_that_is_broken_off(cluster, writer, told):
+    """As soon as the node is drained."""
+    node = cluster.owner()
+    node.run('mv', '/usr/sbin/crm_standby', '/usr/sbin/crm_standby.own')
+    node.run('sh', '-c', 'echo "$0" >/usr/sbin/crm_standby && chmod +x /usr/sbin/crm_standby', TAKES_TIME)
+    try:
+        node.run('sh', '-c', 'millrace node drain >/dev/null 2>&1 &')
+        wait_until(lambda: node.attempt('test', '-e', '/run/drained').returncode == 0, 60, 'it is drained')
+    finally:
+        node.run('mv', '/usr/sbin/crm_standby.own', '/usr/sbin/crm_standby')
+    node.run('pkill', '-TERM', '-f', 'millrace/service drain')
+    state = f"nodes/node[@name='{node.name}']"
+    wait_until(lambda: cluster.status().find(state).get('standby') == 'false', 120, 'it is resumed')
+    cluster.wait_for_nodes()
+    cluster.wait_until_served()
+    told(writer.check())
+
+
+def test_what_pacemaker_leaves_alone(cluster):
+    """It is not said to be moved, drained or removed."""
+    node = cluster.owner()
+    cluster.set('maintenance-mode', 'true')
+    try:
+        for words in (('service', 'move', 'tank'), ('service', 'remove', 'tank', '--yes'), ('node', 'drain', node.name)):
+            assert 'to leave tank alone' in node.refused(*words)
+    finally:
+        cluster.set('maintenance-mode', 'false')
+    assert cluster.wait_until_served() is node
+
+
 # In place of pacemaker's: to it something is always under way, as it is where a monitor failed when it first ran.
 WAITS_IN_VAIN = r'''#!/bin/sh
 case " $* " in *" --wait "*) sleep 3; exit 124;; esac
@@ -174,27 +212,38 @@ def test_clients_are_told_how_to_mount(cluster, readers, client):
 
 
 def test_one_change_of_the_members_at_a_time(cluster):
-    """Who makes one stands in the cluster's configuration; what is left of one that broke off does not count."""
+    """Who makes one stands in the cluster's configuration; what is left of one that broke off does not count. Whose clock says
+    what does not matter."""
     maker, node = cluster.owner(), cluster.other(cluster.owner())
+    mark = "//cluster_property_set[@id='millrace-change']"
 
-    def claim(when):
+    def claim(name, seconds, *words):
         node.run('cibadmin', '--create', '--scope', 'crm_config', '--xml-text',
                  '<cluster_property_set id="millrace-change"><nvpair id="millrace-change-by" name="millrace-change-by" '
-                 f'value="{maker.name} {when}"/></cluster_property_set>')
+                 f'value="{" ".join([name, str(seconds), *words])}"/></cluster_property_set>')
 
     before = node.run('cat', '/etc/corosync/corosync.conf')
-    claim(int(time.time()))
-    assert f'{maker.name} changes the cluster' in node.refused('cluster', 'leave')
-    assert f'{maker.name} changes the cluster' in node.refused('node', 'drain')
-    node.run('cibadmin', '--delete', '--xpath', "//cluster_property_set[@id='millrace-change']")
+    for when in (int(time.time()), 1000, 2 ** 33):
+        claim(maker.name, 1800, str(when))
+        for words in (('cluster', 'leave'), ('node', 'drain'), ('service', 'create', 'pond', '--pool', 'pond', '--address', '192.0.2.9/24')):
+            assert f'{maker.name} changes the cluster' in node.refused(*words)
+        node.run('cibadmin', '--delete', '--xpath', mark)
     maker.run('/usr/lib/millrace/cluster', 'claim', 'seconds=300')  # it is about to boot
     assert 'about to boot' in node.refused('node', 'drain') and cluster.wait_until_served() is maker
     maker.run('/usr/lib/millrace/cluster', 'release')  # it has booted
-    assert node.attempt('cibadmin', '--query', '--xpath', "//cluster_property_set[@id='millrace-change']").returncode
-    claim(1000)
+    assert node.attempt('cibadmin', '--query', '--xpath', mark).returncode
+    claim('gone', 1800, '1000', 'leaving')  # which is offline while it tells the others
+    assert 'gone changes the cluster' in node.refused('node', 'drain')
+    node.run('cibadmin', '--delete', '--xpath', mark)
+    claim('gone', 1800, '1000')
+    node.run('/usr/lib/millrace/cluster', 'claim', 'seconds=300')
+    node.run('/usr/lib/millrace/cluster', 'release')
+    claim(maker.name, 1, '1000')
+    assert f'{maker.name} changes the cluster' in node.refused('cluster', 'leave')
+    time.sleep(3)
     done = node.attempt('env', 'TALK_SECONDS=5', 'millrace', 'cluster', 'leave', '--json')  # nobody listens there
     assert done.returncode == 1 and f'{maker.name} does not take the new list of members' in done.stdout
-    assert node.attempt('cibadmin', '--query', '--xpath', "//cluster_property_set[@id='millrace-change']").returncode
+    assert node.attempt('cibadmin', '--query', '--xpath', mark).returncode
     assert node.run('cat', '/etc/corosync/corosync.conf') == before
 
 
@@ -215,8 +264,12 @@ def test_a_service_is_removed_and_made(cluster, readers, writer, told):
     assert '--yes' in node.refused('service', 'remove', 'tank')
     node.ask('service', 'remove', 'tank', '--yes')
     assert configuration() == (set(), set()) and not epochs() and node.ask('service', 'list')['services'] == []
-    node.run('touch', '/etc/millrace/fencing')  # by which the command knows that two nodes can fence each other
     words = ('service', 'create', 'tank', '--pool', 'tank', '--address', f'{cluster.address}/24', '--json')
+    assert 'three nodes' in node.refused(*words[:-1])
+    node.run('touch', '/etc/millrace/fencing')  # by which the command knows that two nodes can fence each other
+    cluster.set('stonith-enabled', 'false')
+    assert 'has no fencing' in node.refused(*words[:-1])
+    cluster.set('stonith-enabled', 'true')
     create = ('env', f'MILLRACE_DEVICE_DIR={cluster.pool.device_dir}', 'millrace', *words)
     for address, why in ((cluster.nodes[1].address, f'of node {cluster.nodes[1].name}'), (node.reader_address, 'this node has')):
         assert why in node.refused('service', 'create', 'tank', '--pool', 'tank', '--address', f'{address}/24')

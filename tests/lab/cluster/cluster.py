@@ -9,6 +9,7 @@
 import contextlib
 import json
 import subprocess
+import time
 
 from guest import Guest
 from harness.host import wait_until
@@ -46,6 +47,7 @@ class Cluster:
         return self.nodes[0] if self.nodes else 6
 
     def start(self):
+        self._began = time.monotonic()
         for node in self.nodes:
             node.power_on()
         for node in self.nodes:
@@ -97,6 +99,7 @@ class Cluster:
         self.nodes[0].run(f"millrace dataset set {POOL}/set 'nfs.clients=*:ro'")
         self.digest = self.nodes[0].run('sha256sum </state/set/data').split()[0]
         self.nodes[0].run(f'millrace service create {SERVICE} --pool {POOL} --address {ADDRESS}/24', timeout=ACT_TIMEOUT)
+        self.set_up_seconds = time.monotonic() - self._began
         return self
 
     # --- what it says -----------------------------------------------------------------------------------

@@ -63,7 +63,10 @@ def read_elsewhere(cluster, work):
     work.read_at(cluster.other(cluster.owner()))
 
 
-def test_the_cluster_is_whole(cluster):
+def test_the_cluster_is_whole(cluster, record_property):
+    record_property('set-up', round(cluster.set_up_seconds))
+    for node in cluster.nodes:
+        assert node.run('stat -c %a /etc/corosync/authkey /etc/millrace/cluster').split() == ['400', '600']
     assert cluster.states() == {'n1': 'online', 'n2': 'online'}
     for transport, port in PORTS.items():
         for volume, address in ((f'{POOL}/share', ADDRESS), (f'{POOL}/set', cluster.address_of(cluster.nodes[1]))):

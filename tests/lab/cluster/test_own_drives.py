@@ -48,6 +48,10 @@ def domains_away(cluster):
 
 def test_a_node_is_a_domain(cluster):
     assert cluster.states() == {'n1': 'online', 'n2': 'online', 'n3': 'online'}
+    for node in cluster.nodes:  # two others, two paths: keep-alive, fast_io_fail, reconnect, ctrl-loss
+        times = node.run('cd /sys/class/nvme && for each in nvme*; do [ ! -e $each/fast_io_fail_tmo ] || '
+                         'echo $(cat $each/kato $each/fast_io_fail_tmo $each/reconnect_delay $each/ctrl_loss_tmo); done')
+        assert times.splitlines() == ['5 5 2 off'] * 4
     assert sorted(device['domain'] for device in cluster.devices()) == ['n1', 'n1', 'n2', 'n2', 'n3', 'n3']
     assert cluster.owner().json(f'millrace pool status {POOL}')['pool']['domain_may_die']
     assert "another node's" in cluster.nodes[0].run(
