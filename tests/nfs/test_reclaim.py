@@ -8,9 +8,10 @@ import pytest
 
 from harness.host import wait_until
 from harness.protocol import (
-    BY_HANDLE, DENIED, NO_GRACE, RECLAIM, RECLAIM_BAD, Client, by_name, creating, lock, open_as, reclaim_complete)
+    BY_HANDLE, DENIED, NO_GRACE, RECLAIM, RECLAIM_BAD, Client, by_name, create_session, creating, exchange_id, lock, open_as,
+    reclaim_complete)
 from harness.server import LEASE
-from harness.wire import GETFH, GRACE, OK, PUTROOTFH, SHARE_DENIED, WRITE, Connection, lookup, putfh, u32
+from harness.wire import GETFH, GRACE, OK, PUTROOTFH, SERVERFAULT, SHARE_DENIED, WRITE, Connection, lookup, putfh, u32
 
 pytestmark = pytest.mark.millrace
 
@@ -86,6 +87,21 @@ def test_who_was_answered_is_recorded(newcomer, site, root):
         assert create(client, root, 'early') == GRACE
         client.do(reclaim_complete())
     assert create(known[0], root, 'when all are there') == OK
+
+
+def test_who_cannot_be_recorded_is_refused(newcomer, site, root):
+    """The pool takes no name without a byte: such a client is never confirmed, also when it asks again, and harms nobody."""
+    known, nameless = newcomer().ready(), newcomer()
+    _, file = make(known, root, 'beside')
+    for _ in range(3):
+        clientid, number, _ = nameless.call(exchange_id(b'', nameless.boot))[0]
+        assert [nameless.status(create_session(clientid, number)) for _ in range(2)] == [SERVERFAULT] * 2
+    assert create(known, root, 'at once') == OK
+    crash(site)
+    come_back(known)
+    known.do(*claim(known, file))
+    known.do(reclaim_complete())  # nobody else is waited for
+    assert create(newcomer().ready(), root, 'another') == OK
 
 
 def test_who_has_left_is_not_waited_for(newcomer, site, root):
