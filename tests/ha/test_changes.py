@@ -2,6 +2,8 @@
 """How a new list of members reaches one: over whichever network it answers on, whole or not at all."""
 
 import contextlib
+import os
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -20,6 +22,7 @@ BEGIN = '''
 here={name} FAILED=1 undo=
 trap '$undo' EXIT
 . {programs}/common
+end_in_order
 . {programs}/connections
 . {programs}/changes
 . {programs}/qnetd
@@ -125,18 +128,20 @@ def test_one_that_cannot_be_kept_here_is_kept_nowhere(nodes, tmp_path):
 
 
 def test_one_that_is_broken_off_is_kept_nowhere(nodes, tmp_path):
-    """When n2 has it, and n3, which does not answer, has not."""
+    """When n2 has it, and n3, which does not answer, has not; by a connection's end, which sends more than one signal."""
     lists = ['127.0.0.1'], ['127.0.0.2'], ['192.0.2.3']
     n1, n2 = (nodes.make(name, members(*lists)) for name in ('n1', 'n2'))
     before, new = (n2 / 'corosync.conf').read_text(), tmp_path / 'new'
     new.write_text(members(*lists, ['127.0.0.4']))
     with nodes.listening('n2'):
-        teller = subprocess.Popen(nodes.words('n1', f'undo=end_change; use_list {new}'))
+        teller = subprocess.Popen(nodes.words('n1', f'undo=end_change; use_list {new}'), start_new_session=True)
         deadline = time.monotonic() + 60
         while (n2 / 'corosync.conf').read_text() != new.read_text():
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        teller.terminate()
+        for pause in (0.001, 0.3, 0):
+            os.killpg(teller.pid, signal.SIGHUP)
+            time.sleep(pause)
         teller.wait(timeout=60)
         assert (n2 / 'corosync.conf').read_text() == (n1 / 'corosync.conf').read_text() == before
         assert (n1 / 'ended').read_text() == 'n1\n'
