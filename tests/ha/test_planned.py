@@ -271,8 +271,10 @@ def test_a_service_is_removed_and_made(cluster, readers, writer, told):
     assert 'three nodes' in node.refused(*words[:-1])
     node.run('touch', '/etc/millrace/fencing')  # by which the command knows that two nodes can fence each other
     cluster.set('stonith-enabled', 'false')
-    assert 'has no fencing' in node.refused(*words[:-1])
-    cluster.set('stonith-enabled', 'true')
+    try:
+        assert 'has no fencing' in node.refused(*words[:-1])
+    finally:
+        cluster.set('stonith-enabled', 'true')
     create = ('env', f'MILLRACE_DEVICE_DIR={cluster.pool.device_dir}', 'millrace', *words)
     for address, why in ((cluster.nodes[1].address, f'of node {cluster.nodes[1].name}'), (node.reader_address, 'this node has')):
         assert why in node.refused('service', 'create', 'tank', '--pool', 'tank', '--address', f'{address}/24')
