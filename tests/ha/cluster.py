@@ -340,22 +340,25 @@ class Cluster:
 
         wait_until(settled, START_TIMEOUT, 'all nodes are in the cluster', 0.2)
 
-    def owner(self):
-        """The node whose server the cluster takes for started; None: there is none."""
+    def has(self, part):
+        """The node where the cluster takes PART, 'server' or 'address', for started; None: there is none."""
         tree = self.status()
         for resource in tree.iter('resource') if tree is not None else ():
-            if resource.get('id') == f'{self.pool.name}-server' and resource.get('role') == 'Started' and \
+            if resource.get('id') == f'{self.pool.name}-{part}' and resource.get('role') == 'Started' and \
                     resource.get('failed') == 'false' and resource.get('blocked') == 'false' and \
                     resource.get('orphaned', 'false') == 'false':
                 node = resource.find('node')
                 return self.node(node.get('name')) if node is not None else None
         return None
 
+    def owner(self):
+        return self.has('server')
+
     def wait_until_served(self, but=None):
-        """Returns the node that serves, which is not BUT."""
+        """Returns the node that serves, which is not BUT. Its address comes behind its server."""
         def served():
             owner = self.owner()
-            return owner if owner and owner is not but and owner.is_on() else None
+            return owner if owner and owner is not but and owner.is_on() and self.has('address') is owner else None
 
         return wait_until(served, ACTION_TIMEOUT, 'the pool is served', 0.2)
 

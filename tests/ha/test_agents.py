@@ -156,7 +156,8 @@ def test_a_server_takes_back_what_has_returned(make_agent, pool, cluster, tmp_pa
     wait_until(lambda: record.exists() and 'None has come back' in record.read_text(), 60, 'it has looked')
     find(pool, 2)
     wait_until(lambda: server.run('monitor', **IN_A_CLUSTER) == SUCCESS and all(whole(pool)), 120, 'it is whole')
-    wait_until(lambda: re.search('whole: yes', record.read_text()), 60, 'it says so')
+    # A monitor from before that has begun another look, which found nothing left to do.
+    wait_until(lambda: re.search('whole: yes|All devices are whole', record.read_text()), 60, 'it says so')
     wait_until(lambda: subprocess.run(['pgrep', '-f', 'millrace/server take-back'], capture_output=True).returncode, 60, 'nobody looks')
     record.unlink()
     assert server.run('monitor', **IN_A_CLUSTER) == SUCCESS
@@ -175,7 +176,7 @@ def test_a_reader_takes_back_what_has_returned(make_agent, pool, cluster, tmp_pa
     os.rename(pool.devices[2], f'{pool.devices[2]}.away')
     wait_until(lambda: says('None has come back'), 60, 'it has looked')
     find(pool, 2)
-    wait_until(lambda: says('Taken back: 1 of 1'), 60, 'it says so')
+    wait_until(lambda: says('Taken back: 1 of 1') or says('No device is away'), 60, 'it says so')
     assert all(whole(pool))
     record.unlink()
     assert reader.run('monitor', **IN_A_CLUSTER) == SUCCESS
