@@ -289,7 +289,12 @@ class Cluster:
                     '</clone>')
         for node in self.nodes:
             wait_until(lambda node=node: answers_null(node.reader_address, PORT), START_TIMEOUT, f'the reader of {node.name}')
+        wait_until(lambda: self._have_begun(f'{name}-clone') == len(self.nodes), START_TIMEOUT, 'pacemaker knows of the readers')
         return self
+
+    def _have_begun(self, clone):
+        tree = self.status()
+        return len(tree.findall(f".//clone[@id='{clone}']/resource[@role='Started']/node")) if tree is not None else 0
 
     def _parameters(self):
         return {'pool': self.pool.name, 'port': PORT, 'command': MILLRACE}
@@ -333,7 +338,7 @@ class Cluster:
                     continue
                 tree = self.status(node)
                 found = tree.findall('./nodes/node') if tree is not None else []
-                if {n.get('name'): n.get('online') for n in found} != {
+                if {n.get('name'): str(n.get('online') == 'true' and n.get('pending') != 'true').lower() for n in found} != {
                         n.name: str(n.name not in away).lower() for n in self.nodes}:
                     return False
             return True

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
 """Pacemaker's agents, outside of a cluster: what they say of a server in any state, and that a stop leaves no process."""
 
+import fcntl
 import os
-import pathlib
 import re
-import shutil
 import signal
 import subprocess
 import threading
@@ -15,7 +14,7 @@ import pytest
 from conftest import CONFIGURED, GENERIC, INSTALLED, NOT_RUNNING, OCF_ROOT, SUCCESS, SYSTEM, UNIMPLEMENTED
 from harness.host import wait_until
 from harness.rpc import answers_null
-from harness.server import MILLRACE
+from harness.server import LABELS, MILLRACE
 
 
 def test_a_life(agent):
@@ -144,7 +143,12 @@ def lose(pool, number):
 
 def find(pool, number):
     device = pool.devices[number]
-    shutil.copy(f'{device}.away', device)
+    subprocess.run(['cp', '--sparse=always', f'{device}.away', device], check=True)
+
+
+def runs(words):
+    """Not on a node of another test."""
+    return subprocess.run(['pgrep', '--ns', str(os.getpid()), '--nslist', 'pid', '-f', words], capture_output=True).stdout
 
 
 def test_a_server_takes_back_what_has_returned(make_agent, pool, cluster, tmp_path):
@@ -158,7 +162,7 @@ def test_a_server_takes_back_what_has_returned(make_agent, pool, cluster, tmp_pa
     wait_until(lambda: server.run('monitor', **IN_A_CLUSTER) == SUCCESS and all(whole(pool)), 120, 'it is whole')
     # A monitor from before that has begun another look, which found nothing left to do.
     wait_until(lambda: re.search('whole: yes|All devices are whole', record.read_text()), 60, 'it says so')
-    wait_until(lambda: subprocess.run(['pgrep', '-f', 'millrace/server take-back'], capture_output=True).returncode, 60, 'nobody looks')
+    wait_until(lambda: not runs('millrace/server take-back'), 60, 'nobody looks')
     record.unlink()
     assert server.run('monitor', **IN_A_CLUSTER) == SUCCESS
     assert server.run('stop') == SUCCESS
@@ -178,6 +182,7 @@ def test_a_reader_takes_back_what_has_returned(make_agent, pool, cluster, tmp_pa
     find(pool, 2)
     wait_until(lambda: says('Taken back: 1 of 1') or says('No device is away'), 60, 'it says so')
     assert all(whole(pool))
+    wait_until(lambda: not runs('millrace/reader take-back'), 60, 'nobody looks')
     record.unlink()
     assert reader.run('monitor', **IN_A_CLUSTER) == SUCCESS
     assert reader.run('stop') == SUCCESS
@@ -185,7 +190,7 @@ def test_a_reader_takes_back_what_has_returned(make_agent, pool, cluster, tmp_pa
 
 
 def watches(pid):
-    return subprocess.run(['pgrep', '-f', f'tail --pid={pid} '], capture_output=True).stdout
+    return runs(f'tail --pid={pid} ')
 
 
 @pytest.mark.parametrize('name', ['server', 'reader'])
@@ -231,19 +236,26 @@ def test_a_server_whose_pool_another_node_has(make_agent, pool, cluster, monkeyp
     assert is_gone() and 'fenced' not in server.said
 
 
-def test_whose_the_pool_is_may_be_known_late(make_agent, pool, cluster, monkeypatch):
+def test_whose_the_pool_is_may_be_known_late(make_agent, pool, cluster, tmp_path, monkeypatch):
     """So few drives are seen when the cluster stops it that none needs to know."""
     monkeypatch.setenv('MILLRACE_DEVICE_DIR', pool.device_dir)
     server = make_agent('server')
     assert server.run('start', **IN_A_CLUSTER) == SUCCESS
     os.kill(server.pid(), signal.SIGKILL)
     here = {device: os.path.join(pool.workdir, os.path.basename(device)) for device in pool.devices[2:]}
-    old = {device: pathlib.Path(device).read_bytes() for device in pool.devices[:2]}
+    old = {}
+    for device in pool.devices[:2]:
+        with open(device, 'rb') as now:
+            old[device] = now.read(LABELS)
     pool.verb('pool', 'import', 'tank', '--force', '--host', 'elsewhere', '--device-dir', pool.device_dir)
-    for device, label in old.items():
-        pathlib.Path(device).write_bytes(label)
+    for device, labels in old.items():
+        with open(device, 'r+b') as now:
+            now.write(labels)
     for device, away in here.items():
         os.rename(device, away)
+    with open(tmp_path / 'millrace-tank.look', 'a') as look:  # what its watch has seen until now
+        fcntl.flock(look, fcntl.LOCK_EX)
+        (tmp_path / 'millrace-tank.looked').unlink(missing_ok=True)
 
     def come_back():
         for device, away in here.items():

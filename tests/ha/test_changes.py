@@ -26,7 +26,7 @@ end_in_order
 . {programs}/connections
 . {programs}/changes
 . {programs}/qnetd
-MEMBER_PORT=2226 TALK_SECONDS=8 state={place} conf={place}/corosync.conf work={place}
+MEMBER_PORT=2226 TALK_SECONDS=16 state={place} conf={place}/corosync.conf work={place}
 member_key() {{ printf %064d 7; }}
 apply_list() {{ :; }}
 end_change() {{ echo "${{1:-$here}}" >>{place}/ended; }}

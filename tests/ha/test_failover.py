@@ -3,8 +3,8 @@
 acknowledged record is lost, no lock is stolen, no checkpoint is half."""
 
 import os
-import shutil
 import signal
+import subprocess
 
 import pytest
 
@@ -21,10 +21,10 @@ def test_a_planned_move(cluster, writer, told):
 
 
 def test_a_server_that_is_killed(cluster, writer, told):
-    pid, owner = cluster.owner().server_pid(), cluster.owner()
+    owner = cluster.owner()
+    pid = owner.server_pid()
     owner.signal_server(signal.SIGKILL)
-    wait_until(lambda: cluster.owner() and (cluster.owner() is not owner or owner.server_pid() != pid), 120,
-               'another server')
+    wait_until(lambda: (now := cluster.owner()) and (now is not owner or now.server_pid() != pid), 120, 'another server')
     told(writer.check())
     assert cluster.fenced == []
 
@@ -131,7 +131,7 @@ def test_a_drive_comes_back_behind_a_failover(cluster, readers, writer, told):
     wait_until(lambda: device_states(before)[2] != 'active', 60, 'it is dropped')
     before.kill()
     after = cluster.wait_until_served(before)
-    shutil.copy(f'{drive}.away', drive)  # another one of its name, as a drive that is plugged in
+    subprocess.run(['cp', '--sparse=always', f'{drive}.away', drive], check=True)  # another one of its name, as a drive that is plugged in
     os.unlink(f'{drive}.away')
     assert 'may still write' in after.refused('pool', 'attach', 'tank')
     assert device_states(after)[2] != 'active'

@@ -2,6 +2,7 @@
 """A cluster of two nodes that serves: what an admin does with it, and is told; nodes and services that cannot do what
 they are told to."""
 
+import contextlib
 import json
 import os
 import re
@@ -73,13 +74,30 @@ def test_a_node_that_cannot_be_drained(cluster, writer, told):
         assert cluster.wait_until_served() is node
         assert [each for each in node.ask('cluster', 'status')['nodes'] if each['failed']] == \
             [{'name': cluster.other(node).name, 'state': 'online', 'failed': ['tank-server']}]
-    assert cluster.status().find(f"nodes/node[@name='{node.name}']").get('standby') == 'false'
+    wait_until(lambda: serves_again(cluster, node), 60, 'it is not drained')
     told(writer.check())
 
 
-# In place of pacemaker's: it does what it does, and takes its time to end.
+def serves_again(cluster, node):
+    tree = cluster.status()
+    return tree is not None and tree.find(f"nodes/node[@name='{node.name}']").get('standby') == 'false'
+
+
+@contextlib.contextmanager
+def in_place_of(program, node, script):
+    """SCRIPT, which has pacemaker's PROGRAM at "$0.own"."""
+    path = f'/usr/sbin/{program}'
+    node.run('mv', path, f'{path}.own')
+    node.run('sh', '-c', f'echo "$0" >{path} && chmod +x {path}', script)
+    try:
+        yield
+    finally:
+        node.run('mv', f'{path}.own', path)
+
+
+# It does what it does, and takes its time to end.
 TAKES_TIME = r'''#!/bin/sh
-/usr/sbin/crm_standby.own "$@"
+"$0.own" "$@"
 touch /run/drained
 sleep 20
 '''
@@ -88,51 +106,44 @@ sleep 20
 def test_a_drain_that_is_broken_off(cluster, writer, told):
     """As soon as the node is drained."""
     node = cluster.owner()
-    node.run('mv', '/usr/sbin/crm_standby', '/usr/sbin/crm_standby.own')
-    node.run('sh', '-c', 'echo "$0" >/usr/sbin/crm_standby && chmod +x /usr/sbin/crm_standby', TAKES_TIME)
-    try:
+    with in_place_of('crm_standby', node, TAKES_TIME):
         node.run('sh', '-c', 'millrace node drain >/dev/null 2>&1 &')
         wait_until(lambda: node.attempt('test', '-e', '/run/drained').returncode == 0, 60, 'it is drained')
-    finally:
-        node.run('mv', '/usr/sbin/crm_standby.own', '/usr/sbin/crm_standby')
     node.run('pkill', '-TERM', '-f', 'millrace/service drain')
-    state = f"nodes/node[@name='{node.name}']"
-    wait_until(lambda: cluster.status().find(state).get('standby') == 'false', 120, 'it is resumed')
+    wait_until(lambda: serves_again(cluster, node), 120, 'it is resumed')
     cluster.wait_for_nodes()
     cluster.wait_until_served()
     told(writer.check())
 
 
-def test_what_pacemaker_leaves_alone(cluster):
+def test_what_pacemaker_leaves_alone(cluster, readers):
     """It is not said to be moved, drained or removed."""
     node = cluster.owner()
     cluster.set('maintenance-mode', 'true')
     try:
-        for words in (('service', 'move', 'tank'), ('service', 'remove', 'tank', '--yes'), ('node', 'drain', node.name)):
+        for words in (('service', 'move', 'tank'), ('service', 'remove', 'tank', '--yes')):
             assert 'to leave tank alone' in node.refused(*words)
+        for each in cluster.nodes:  # one of them has its reader alone
+            assert f'to leave what {each.name} runs alone' in node.refused('node', 'drain', each.name)
     finally:
         cluster.set('maintenance-mode', 'false')
     assert cluster.wait_until_served() is node
 
 
-# In place of pacemaker's: to it something is always under way, as it is where a monitor failed when it first ran.
+# To it something is always under way, as it is where a monitor failed when it first ran.
 WAITS_IN_VAIN = r'''#!/bin/sh
 case " $* " in *" --wait "*) sleep 3; exit 124;; esac
-exec /usr/sbin/crm_resource.own "$@"
+exec "$0.own" "$@"
 '''
 
 
 def test_what_pacemaker_waits_for_in_vain(cluster):
     """Where the cluster is idle nothing is under way."""
     node = cluster.owner()
-    node.run('mv', '/usr/sbin/crm_resource', '/usr/sbin/crm_resource.own')
-    node.run('sh', '-c', 'echo "$0" >/usr/sbin/crm_resource && chmod +x /usr/sbin/crm_resource', WAITS_IN_VAIN)
-    try:
+    with in_place_of('crm_resource', node, WAITS_IN_VAIN):
         node.ask('node', 'drain')
         assert cluster.owner() is cluster.other(node)
         node.ask('node', 'resume')
-    finally:
-        node.run('mv', '/usr/sbin/crm_resource.own', '/usr/sbin/crm_resource')
     cluster.wait_for_nodes()
 
 
@@ -141,16 +152,35 @@ def bans(node):
     return done.stdout if done.returncode == 0 else ''
 
 
+# What waits has the lock of what is cut off, unless it lets it go.
+WAITS = r'''#!/bin/sh
+case " $* " in *" --wait "*) exec 9>&-; sleep 60;; esac
+exec "$0.own" "$@"
+'''
+
+
 def test_a_move_that_was_cut_off(cluster):
     """With its node's power: that node is not kept from the service for good."""
     node = cluster.owner()
-    node.run('sh', '-c', 'millrace service move tank >/dev/null 2>&1 &')
-    wait_until(lambda: bans(node), 60, 'it is to leave')
-    node.run('pkill', '-KILL', '-f', 'millrace/service move|crm_resource')
-    assert 'date_expression' in bans(node) and ' end="' in bans(node)
+    with in_place_of('crm_resource', node, WAITS):
+        node.run('sh', '-c', 'millrace service move tank >/dev/null 2>&1 &')
+        wait_until(lambda: bans(node), 60, 'it is to leave')
+        node.run('pkill', '-KILL', '-f', 'millrace/service move|crm_resource')
+        assert 'date_expression' in bans(node) and ' end="' in bans(node)
     assert cluster.wait_until_served(but=node)
     cluster.move()
     assert cluster.owner() is node and not bans(node)
+
+
+def test_a_move_behind_a_death(cluster):
+    """Until another node serves, nobody does: that is waited for."""
+    before = cluster.owner()
+    other = cluster.other(before)
+    before.kill()
+    gone = f"nodes/node[@name='{before.name}'][@online='false']"
+    wait_until(lambda: (tree := cluster.status()) is not None and tree.find(gone) is not None, 60, 'it is gone')
+    assert 'no other node is online' in other.refused('service', 'move', 'tank')
+    assert cluster.owner() is other
 
 
 def test_a_node_where_systemd_would_serve_the_pool(cluster):
@@ -281,7 +311,7 @@ def test_a_service_is_removed_and_made(cluster, readers, writer, told):
     with cluster.nodes[0].taken(PORT), cluster.nodes[1].taken(PORT):
         failed = node.attempt(*create)
         assert failed.returncode == 1 and 'tank is served by no node: ' in failed.stdout
-    assert configuration() == (set(), set())
+    assert configuration() == (set(), set()) and 'fail-count-tank-' not in node.run('cibadmin', '--query', '--scope', 'status')
     made = node.run(*create)
     assert json.loads(made)['service']['node'] == cluster.wait_until_served().name and configuration() == before
     wait_until(epochs, 60, 'the cluster knows who has the pool')
