@@ -2,6 +2,7 @@
 """Two nodes of the appliance, made a cluster by its own commands, while clients with a stock kernel are at work over
 RDMA and TCP: what is acknowledged is kept, locks are kept, and they go on by themselves."""
 
+import contextlib
 import json
 import signal
 import time
@@ -10,7 +11,7 @@ import pytest
 
 from cluster import ADDRESS, CLIENTS, CORE, MINE, POOL, PORTS, SERVICE, Cluster
 from guest import Guest
-from harness.host import wait_until
+from harness.host import Timeout, wait_until
 from node import kernel_of
 from work import OPTIONS
 
@@ -320,8 +321,12 @@ def test_a_node_is_drained_and_resumed(cluster, work):
 
 def left(node):
     """Servers, agents that watch one, drives for fencing, directories that commands work in (the one that listens has one)."""
-    return [int(count) for count in node.run('pgrep -c -x ganesha.nfsd; pgrep -c -x tail; losetup --noheadings | wc -l; '
+    return [int(count) for count in node.run('pgrep -c -x ganesha.nfsd; pgrep -c -x tail; losetup --list --noheadings | wc -l; '
                                              'find /run -maxdepth 1 -name "millrace-*" | wc -l; true').split()]
+
+
+def left_on(nodes):
+    return {node.name: left(node) for node in nodes}
 
 
 def open_files(node):
@@ -341,7 +346,10 @@ def test_twenty_failovers(cluster, work):
         cluster.wait_until_whole()
     work.check()
     owner = cluster.owner()
-    wait_until(lambda: left(owner) == [2, 2, 3, 1] and left(cluster.other(owner)) == [1, 1, 3, 1], 60, 'nothing is left behind')
+    wanted = {owner.name: [2, 2, 3, 1], cluster.other(owner).name: [1, 1, 3, 1]}
+    with contextlib.suppress(Timeout):
+        wait_until(lambda: left_on(cluster.nodes) == wanted, 60, 'nothing is left behind')
+    assert left_on(cluster.nodes) == wanted
     assert abs(open_files(owner) - open_files(cluster.other(owner))) < 5
 
 
