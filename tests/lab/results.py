@@ -48,10 +48,11 @@ def read(path):
                     pass
 
 
-def why(report):
-    """Where a part of a test failed, and what was said there."""
+def why(report, root):
+    """Where in ROOT a part of a test failed, and what was said there."""
     crash = getattr(report.longrepr, 'reprcrash', None)
-    return f'{crash.path}:{crash.lineno}: {crash.message}'[:2000] if crash else str(report.longrepr)[-2000:]
+    told = f'{crash.path}:{crash.lineno}: {crash.message}'[:2000] if crash else str(report.longrepr)[-2000:]
+    return told.replace(f'{os.path.realpath(root)}/', '')
 
 
 class Results:
@@ -59,7 +60,7 @@ class Results:
     what was said."""
 
     def __init__(self, path, root, image, every, over):
-        self.path = path
+        self.path, self.root = path, root
         self.of = {'commit': commit(root), 'image': image, 'all': every, 'over': over}
         self.last = {result['test']: result for result in read(path)}
 
@@ -74,7 +75,7 @@ class Results:
         result = {'test': report.nodeid, 'outcome': report.outcome, 'seconds': round(report.duration), **self.of,
                   **dict(report.user_properties)}
         if report.failed:
-            result['why'] = why(report)
+            result['why'] = why(report, self.root)
         with open(self.path, 'a') as file:
             print(json.dumps(result), file=file)
 
