@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -62,8 +63,8 @@ class Nodes:
         return place
 
     @contextlib.contextmanager
-    def listening(self, name):
-        listener = subprocess.Popen(self.words(name, 'attend "$(member_key)" $MEMBER_PORT in_cluster hear'))
+    def listening(self, name, before=''):
+        listener = subprocess.Popen(self.words(name, before + 'attend "$(member_key)" $MEMBER_PORT in_cluster hear'))
         try:
             yield
         finally:
@@ -101,6 +102,25 @@ def test_a_list_comes_over_any_network(nodes, addresses, tmp_path):
     with nodes.listening('n2'):
         assert nodes.tell('n1', new) == (0, '')
         assert (n2 / 'corosync.conf').read_text() == new.read_text()
+
+
+def test_an_address_that_is_gone_costs_nothing_until_it_comes_back(nodes, tmp_path):
+    """Nobody listens at it, and no program is started for that again and again: where processors are few the node's work would wait for these."""
+    address = '198.51.100.2'
+    nodes.make('n1', members(['127.0.0.1'], [address]))
+    n2 = nodes.make('n2', members(['127.0.0.1'], [address]))
+    new, begun, programs = tmp_path / 'new', tmp_path / 'begun', tmp_path / 'programs'
+    new.write_text(members(['127.0.0.1'], [address], ['127.0.0.4']))
+    programs.mkdir()
+    (programs / 'openssl').write_text(f'#!/bin/sh\necho "$@" >>{begun}\nexec {shutil.which("openssl")} "$@"\n')
+    (programs / 'openssl').chmod(0o755)
+    with nodes.listening('n2', f'PATH={programs}:$PATH; '):
+        time.sleep(5)
+        assert not begun.exists()
+        nodes.call('n2', f'ip address add {address}/24 dev nowhere')
+        assert nodes.tell('n1', new) == (0, '')
+    assert (n2 / 'corosync.conf').read_text() == new.read_text()
+    assert begun.read_text().startswith(f's_server -accept {address}:2226 ')
 
 
 def test_one_that_answers_nowhere_ends_it(nodes, tmp_path):
