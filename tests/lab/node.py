@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import select
 import socket
 import subprocess
 
@@ -20,6 +21,7 @@ from machine import BOOT_TIMEOUT, CONTROL, MTU, QUICKER, ROOT, Machine, free_por
 
 OVMF = '/usr/share/OVMF/OVMF_%s_4M.fd'
 MIB = 1 << 20
+ANSWER_SECONDS = 10  # for SSH to say its name, where nothing is quick
 LAYOUT = os.path.join(ROOT, 'appliance', 'root', 'usr', 'lib', 'millrace', 'layout')
 # As appliance/grub.cfg has it.
 KERNEL_WORDS = f'root=PARTUUID={{}} ro millrace.slot=a panic=10 systemd.gpt_auto=0 console=ttyS0,115200 {QUICKER}'
@@ -152,13 +154,21 @@ class Node(Machine):
         return json.loads(self.run(f'{command} --json', rc))
 
     def answers(self):
-        """Whether its SSH server says its name: to connect says little, as QEMU takes connections
-        before the node does."""
+        """Whether its SSH server says its name to one of those that connect, a second apart. To connect says little, as QEMU takes connections
+        before the node does; and for one that came before it had its network QEMU tries again seconds later."""
+        asked = []
         try:
-            with socket.create_connection(('127.0.0.1', self.port), timeout=10) as connection:
-                return connection.recv(4) == b'SSH-'
+            for _ in range(ANSWER_SECONDS):
+                asked.append(socket.create_connection(('127.0.0.1', self.port), timeout=1))
+                said, _, _ = select.select(asked, [], [], 1)
+                if said:
+                    return said[0].recv(4) == b'SSH-'
         except OSError:
-            return False
+            pass
+        finally:
+            for connection in asked:
+                connection.close()
+        return False
 
     def wait_until_up(self):
         wait_until(lambda: self.check_on() or self.answers(), BOOT_TIMEOUT, f'{self.name}: SSH', 0.5)
