@@ -5,7 +5,8 @@ The agent dials the harness once, with the port that it listens on (its second a
 any); that is how the harness knows that the client is up. A connection then carries frames, each a type (1 byte), a length
 (4 bytes, big-endian) and that many bytes:
 
-    harness -> agent   R  the request: JSON {argv, cwd, env, user, group}; the first frame
+    harness -> agent   R  the request: JSON {argv or source, cwd, env, user, group}; the first frame. The source is a
+                          program of Python's, which a copy of this process runs: to start Python takes three times as long
                        I  bytes for standard input; an empty one closes it
                        K  a signal number as text, for the command's process group
     agent -> harness   O  bytes of standard output
@@ -17,16 +18,21 @@ A connection that ends early kills its command. Frames X and F wait for both out
 their end, so a command that leaves a child behind with its output open is still running.
 """
 
+import gc
+import io
 import json
 import os
+import select
 import signal
 import socket
 import struct
 import subprocess
 import sys
 import threading
+import traceback
 
 HEADER = struct.Struct('>cI')
+REQUEST_MOST = 1 << 20
 
 
 def receive_exactly(connection, length):
@@ -44,11 +50,103 @@ def receive_frame(connection):
     return kind, receive_exactly(connection, length)
 
 
+class Copies:
+    """A process with one thread, and nothing open that is this one's, of which copies run programs. Made while this one has no more either."""
+
+    def __init__(self):
+        self._asking = threading.Lock()
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.request = None  # in a copy: what it is to run
+        if os.fork():
+            theirs.close()
+            return
+        self._requests.close()
+        gc.freeze()
+        self._running = {}  # by process, where its end is told
+        signal.signal(signal.SIGCHLD, self._reap)
+        while self.request is None:
+            self._take(theirs)
+
+    def start(self, request, descriptors):
+        with self._asking:
+            socket.send_fds(self._requests, [json.dumps(request).encode()], descriptors)
+
+    # In that process.
+
+    def _take(self, requests):
+        request, descriptors, *_ = socket.recv_fds(requests, REQUEST_MOST, 4)
+        if not request:
+            os._exit(0)  # the agent has ended
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+        pid = os.fork()
+        if pid:
+            self._running[pid] = descriptors.pop()
+            for descriptor in descriptors:
+                os.close(descriptor)
+        else:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self.request = json.loads(request)
+            become(self.request, descriptors)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+
+    def _reap(self, *_):
+        while self._running:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            told = self._running.pop(pid)
+            try:
+                os.write(told, b'%d\n' % os.waitstatus_to_exitcode(status))
+            except BrokenPipeError:
+                pass
+            os.close(told)
+
+
+def become(request, descriptors):
+    """Who REQUEST says, with DESCRIPTORS as input and outputs, in a session of its own; at the last one its number is told."""
+    os.setsid()
+    for number, descriptor in enumerate(descriptors[:3]):
+        os.dup2(descriptor, number)
+    os.write(descriptors[3], b'%d\n' % os.getpid())
+    os.closerange(3, os.sysconf('SC_OPEN_MAX'))
+    os.chdir(request.get('cwd') or '/tmp')
+    os.environ.update(request.get('env') or {})
+    if request.get('user') is not None:
+        os.setgroups([])
+        os.setgid(request['group'])
+        os.setuid(request['user'])
+    sys.stdin = open(0)
+    sys.stdout, sys.stderr = (io.TextIOWrapper(open(number, 'wb', buffering=0), write_through=True) for number in (1, 2))
+
+
+class Copy:
+    """One that runs a program, used as subprocess.Popen is."""
+
+    def __init__(self, copies, request):
+        theirs, own = zip(*(ends if number == 0 else ends[::-1] for number, ends in enumerate(os.pipe() for _ in range(4))))
+        self.stdin, self.stdout, self.stderr, self._told = (
+            open(descriptor, mode, buffering=0) for descriptor, mode in zip(own, ('wb', 'rb', 'rb', 'rb')))
+        try:
+            copies.start(request, theirs)
+        finally:
+            for descriptor in theirs:
+                os.close(descriptor)
+        self.pid = int(self._told.readline())
+
+    def poll(self):
+        """None while it runs."""
+        return select.select([self._told], [], [], 0)[0] or None
+
+    def wait(self):
+        return int(self._told.readline())
+
+
 class Command:
     """One connection and the process that it asked for."""
 
-    def __init__(self, connection):
+    def __init__(self, connection, copies):
         self.connection = connection
+        self.copies = copies
         self.sending = threading.Lock()
         self.process = None
 
@@ -74,6 +172,9 @@ class Command:
         self.finish(b'X', str(self.process.wait()))
 
     def start(self, request):
+        if 'source' in request:
+            self.process = Copy(self.copies, request)
+            return
         user = request.get('user')
         identity = {} if user is None else {
             'user': user, 'group': request['group'], 'extra_groups': []}
@@ -127,6 +228,10 @@ class Command:
 
 
 def main():
+    """Serves; in a copy, returns the program that it is to run."""
+    copies = Copies()
+    if copies.request:
+        return copies.request['source']
     host, port = sys.argv[1].rsplit(':', 1)
     own = int(sys.argv[2]) if len(sys.argv) > 2 else 0
     listener = socket.create_server(('', own), backlog=64)
@@ -135,8 +240,22 @@ def main():
     while True:
         connection, _ = listener.accept()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        threading.Thread(target=Command(connection).serve, daemon=True).start()
+        threading.Thread(target=Command(connection, copies).serve, daemon=True).start()
+
+
+def run(source):
+    """A program, to its end; the interpreter's own would write to all of its memory, which takes as long as a start."""
+    status = 0
+    try:
+        exec(compile(source, '<source>', 'exec'), {'__name__': '__main__'})
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    os._exit(status)
 
 
 if __name__ == '__main__':
-    main()
+    run(main())

@@ -7,7 +7,7 @@ import os
 import re
 import textwrap
 
-from harness.host import PYTHON, Timeout
+from harness.host import Timeout
 from harness.remote import CommandFailed, Remote
 
 MOUNT_TIMEOUT = 120
@@ -25,9 +25,11 @@ class Commands:
         """Start CMD (a list, or text for a shell) and return its Remote."""
         argv = ['/bin/sh', '-c', cmd] if isinstance(cmd, str) else [os.fspath(a) for a in cmd]
         what = cmd if isinstance(cmd, str) else ' '.join(argv)[:200]
-        group = user if group is None else group
+        return self._ask(what, {'argv': argv}, cwd, env, user, group)
+
+    def _ask(self, what, program, cwd=None, env=None, user=None, group=None):
         remote = Remote(self._agent, what, {
-            'argv': argv, 'cwd': cwd, 'env': env, 'user': user, 'group': group})
+            **program, 'cwd': cwd, 'env': env, 'user': user, 'group': user if group is None else group})
         self._spawned = [other for other in self._spawned if other.running()] + [remote]
         return remote
 
@@ -55,11 +57,10 @@ class Commands:
         arguments (what JSON can carry), the modules in MODULES and the functions in HELPERS."""
         source = '\n'.join(textwrap.dedent(inspect.getsource(f)) for f in (*helpers, function))
         # an import of all of them takes half a second of a User Mode Linux
-        wanted = ['json', 'sys'] + [name for name in MODULES if re.search(rf'\b{name}\b', source)]
+        wanted = ['json'] + [name for name in MODULES if re.search(rf'\b{name}\b', source)]
         source = f'import {", ".join(wanted)}\n{source}'
-        source += ('print("\\n" + json.dumps('
-                   f'{function.__name__}(*json.loads(sys.argv[1]))))\n')
-        return self.spawn([PYTHON, '-u', '-c', source, json.dumps(args)], **options)
+        source += f'print("\\n" + json.dumps({function.__name__}(*json.loads({json.dumps(args)!r}))))\n'
+        return self._ask(f'{function.__name__}{args}', {'source': source}, **options)
 
     def call(self, function, *args, timeout=120, **options):
         """Run a Python function on the client and return what it returned (see spawn_call).
