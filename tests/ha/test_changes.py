@@ -104,8 +104,8 @@ def test_a_list_comes_over_any_network(nodes, addresses, tmp_path):
         assert (n2 / 'corosync.conf').read_text() == new.read_text()
 
 
-def test_an_address_that_is_gone_costs_nothing_until_it_comes_back(nodes, tmp_path):
-    """Nobody listens at it, and no program is started for that again and again: where processors are few the node's work would wait for these."""
+def test_an_address_that_is_gone_is_not_listened_at_until_it_comes_back(nodes, tmp_path):
+    """Nobody tries to listen at it again and again, for which openssl is started: where processors are few the node's work waits for that."""
     address = '198.51.100.2'
     nodes.make('n1', members(['127.0.0.1'], [address]))
     n2 = nodes.make('n2', members(['127.0.0.1'], [address]))

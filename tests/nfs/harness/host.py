@@ -9,7 +9,6 @@ import time
 
 PR_SET_PDEATHSIG = 1
 CLONE_NEWNS = 0x20000
-PYTHON = '/usr/bin/python3'
 
 # Paths of logs that explain a failure: conftest.py prints the ends of them.
 logs = []
