@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -84,16 +85,10 @@ struct sim_disk *sim_disk(struct sim_world *world, const char *name)
 
 /* --- bytes -------------------------------------------------------------------------------- */
 
-void sim_store(struct sim_world *world, struct sim_disk *disk, uint64_t offset, const void *bytes,
-	uint64_t length)
+void sim_store(struct sim_disk *disk, uint64_t offset, const void *bytes, uint64_t length)
 {
 	assert(offset <= disk->size && length <= disk->size - offset);
-	if (length == 0)
-		return;
-	memcpy(disk->medium + offset, bytes, length);
-	world->changes++;
-	for (uint64_t b = offset / BLOCK_SIZE; b <= (offset + length - 1) / BLOCK_SIZE; b++)
-		disk->changed[b] = world->changes;
+	medium_store(&disk->medium, offset, bytes, length);
 }
 
 /* Where two ranges meet; false when they do not. */
@@ -109,7 +104,8 @@ static void read_range(const struct sim_disk *disk, uint64_t offset, uint8_t *in
 {
 	uint64_t from, to;
 
-	memcpy(into, disk->medium + offset, length);
+	assert(offset <= disk->size && length <= disk->size - offset);
+	memcpy(into, disk->medium.bytes + offset, length);
 	for (unsigned i = 0; i < disk->cache.count; i++) {
 		const struct sim_write *w = disk->cache.at[i];
 
@@ -193,7 +189,7 @@ int sim_trim_cache(struct sim_disk *disk, uint64_t offset, uint64_t length)
 	return 0;
 }
 
-static int store_durably(struct sim_world *world, const struct io *io, uint64_t offset)
+static int store_durably(const struct io *io, uint64_t offset)
 {
 	struct sim_disk *disk = sim_io_disk(io);
 	int result = sim_trim_cache(disk, offset, io_length(io));
@@ -201,7 +197,7 @@ static int store_durably(struct sim_world *world, const struct io *io, uint64_t 
 	if (result)
 		return result;
 	for (unsigned i = 0; i < io->iov_count; i++) {
-		sim_store(world, disk, offset, io->iov[i].iov_base, io->iov[i].iov_len);
+		sim_store(disk, offset, io->iov[i].iov_base, io->iov[i].iov_len);
 		offset += io->iov[i].iov_len;
 	}
 	return 0;
@@ -233,7 +229,7 @@ static int do_write(struct sim_world *world, struct io *io)
 		return 0;
 	assert(offset <= sim_io_disk(io)->size && io_length(io) <= sim_io_disk(io)->size - offset);
 	if ((io->flags & IO_FUA) || !sim_io_disk(io)->state.volatile_cache)
-		return store_durably(world, io, offset);
+		return store_durably(io, offset);
 	return store_in_cache(world, io, offset);
 }
 
@@ -521,12 +517,12 @@ static void host_counters(struct engine *engine, struct engine_counters *counter
 
 static void *host_alloc(struct engine *engine, size_t length)
 {
-	return aligned_alloc(BLOCK_SIZE, length);
+	return sim_buffer_take(&sim_host(engine)->world->buffers, length);
 }
 
 static void host_free(struct engine *engine, void *buffer, size_t length)
 {
-	free(buffer);
+	sim_buffer_give(&sim_host(engine)->world->buffers, buffer, length);
 }
 
 static void host_destroy(struct engine *engine)
@@ -644,16 +640,26 @@ static const struct engine_ops sim_ops = {
 
 /* --- making a world ----------------------------------------------------------------------- */
 
+/* What is opened on a world thousands of times has its memory back from malloc(), not from the
+ * kernel. */
+static void keep_memory(void)
+{
+	mallopt(M_MMAP_THRESHOLD, 32 << 20);
+	mallopt(M_TRIM_THRESHOLD, 1 << 30);
+}
+
 int sim_world_create(const struct sim_options *options, struct sim_world **world)
 {
 	struct sim_world *w = calloc(1, sizeof(*w));
 
+	keep_memory();
 	*world = w;
 	if (!w)
 		return -ENOMEM;
 	w->reorder = options->reorder;
 	w->now.clock = UINT64_C(1000000000);
 	w->last = &w->first;
+	w->buffers.end = &w->buffers.first;
 	sim_seed(w, options->seed);
 	return 0;
 }
@@ -661,8 +667,7 @@ int sim_world_create(const struct sim_options *options, struct sim_world **world
 static void disk_free(struct sim_disk *disk)
 {
 	list_free(&disk->cache);
-	free(disk->medium);
-	free(disk->changed);
+	medium_free(&disk->medium);
 	free(disk);
 }
 
@@ -678,6 +683,7 @@ void sim_world_destroy(struct sim_world *world)
 		disk_free(disk);
 	}
 	list_free(&world->late);
+	sim_buffers_free(&world->buffers);
 	free(world);
 }
 
@@ -711,9 +717,7 @@ int sim_add_device(struct sim_world *world, const char *name, uint64_t size)
 	strcpy(disk->name, name);
 	disk->size = size;
 	disk->state.volatile_cache = true;
-	disk->medium = calloc(1, size);
-	disk->changed = calloc(size / BLOCK_SIZE, sizeof(*disk->changed));
-	if (!disk->medium || !disk->changed) {
+	if (medium_init(&disk->medium, size)) {
 		disk_free(disk);
 		return -ENOMEM;
 	}

@@ -46,10 +46,10 @@ void sim_seed(struct sim_world *world, uint64_t seed);
 
 /*
  * Saving and restoring: an image holds the bytes, caches and faults of all devices, the held late
- * writes, the clock and the state of chance. Both directions copy only blocks that differ (4 KiB
- * blocks carry the number of their last change), so going back to an image again and again costs
- * what was changed since. No request may be outstanding. An image serves only its own world, which
- * must have the same devices as when it was saved.
+ * writes, the clock and the state of chance. Both directions copy only blocks (of 4 KiB) that
+ * were changed since, so going back to an image again and again costs that much. No request may be
+ * outstanding. An image serves only its own world, which must have the same devices as when it was
+ * saved.
  *
  * After sim_restore() hosts are neither cut off nor paused, orders by count are taken back, and
  * handles that were open are dead, as after a power cut. An image saved between a cut and

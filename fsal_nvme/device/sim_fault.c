@@ -83,9 +83,9 @@ void sim_rot(
 		uint64_t sector_end = (offset / SECTOR_SIZE + 1) * SECTOR_SIZE;
 		uint64_t stop = sector_end < end ? sector_end : end;
 		uint64_t at = offset + sim_draw(world, stop - offset);
-		uint8_t byte = disk->medium[at] ^ (uint8_t)(1 + sim_draw(world, 255));
+		uint8_t byte = disk->medium.bytes[at] ^ (uint8_t)(1 + sim_draw(world, 255));
 
-		sim_store(world, disk, at, &byte, 1);
+		sim_store(disk, at, &byte, 1);
 		offset = stop;
 	}
 	world->now.chance = chance;
@@ -93,7 +93,7 @@ void sim_rot(
 
 const uint8_t *sim_medium(struct sim_world *world, const char *name)
 {
-	return sim_disk(world, name)->medium;
+	return sim_disk(world, name)->medium.bytes;
 }
 
 uint64_t sim_device_size(struct sim_world *world, const char *name)
@@ -104,5 +104,5 @@ uint64_t sim_device_size(struct sim_world *world, const char *name)
 void sim_medium_write(struct sim_world *world, const char *name, uint64_t offset, const void *bytes,
 	size_t length)
 {
-	sim_store(world, sim_disk(world, name), offset, bytes, length);
+	sim_store(sim_disk(world, name), offset, bytes, length);
 }

@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
-/*
- * Saving and restoring a world. Each block carries the number of its last change, drawn from a
- * counter that only grows: the same number on both sides means the same bytes, so either direction
- * copies the blocks whose numbers differ, and their numbers with them.
- */
+/* Saving and restoring a world. */
 #include "device/sim_world.h"
 
 #include <assert.h>
@@ -13,8 +9,8 @@
 
 struct disk_image {
 	struct sim_disk *disk;
-	uint8_t *medium;
-	uint64_t *changed;
+	struct sim_block **blocks;
+	uint64_t count; /* of blocks */
 	struct write_list cache;
 	struct sim_disk_state state;
 };
@@ -34,19 +30,10 @@ void sim_image_free(struct sim_image *image)
 		return;
 	for (unsigned i = 0; i < image->count; i++) {
 		list_free(&image->disks[i].cache);
-		free(image->disks[i].medium);
-		free(image->disks[i].changed);
+		blocks_free(image->disks[i].blocks, image->disks[i].count);
 	}
 	list_free(&image->late);
 	free(image);
-}
-
-static bool disk_image_init(struct disk_image *image, struct sim_disk *disk)
-{
-	image->disk = disk;
-	image->medium = calloc(1, disk->size);
-	image->changed = calloc(disk->size / BLOCK_SIZE, sizeof(*image->changed));
-	return image->medium && image->changed;
 }
 
 static struct sim_image *image_new(struct sim_world *world)
@@ -61,23 +48,17 @@ static struct sim_image *image_new(struct sim_world *world)
 		return NULL;
 	image->world = world;
 	for (struct sim_disk *disk = world->disks; disk; disk = disk->next) {
-		if (!disk_image_init(&image->disks[image->count++], disk)) {
+		struct disk_image *i = &image->disks[image->count++];
+
+		i->disk = disk;
+		i->count = disk->medium.count;
+		i->blocks = blocks_new(i->count);
+		if (!i->blocks) {
 			sim_image_free(image);
 			return NULL;
 		}
 	}
 	return image;
-}
-
-static void copy_changed(uint8_t *to, uint64_t *to_changed, const uint8_t *from,
-	const uint64_t *from_changed, uint64_t size)
-{
-	for (uint64_t b = 0; b < size / BLOCK_SIZE; b++) {
-		if (to_changed[b] == from_changed[b])
-			continue;
-		memcpy(to + b * BLOCK_SIZE, from + b * BLOCK_SIZE, BLOCK_SIZE);
-		to_changed[b] = from_changed[b];
-	}
 }
 
 static int save(struct sim_world *world, struct sim_image **image)
@@ -94,11 +75,12 @@ static int save(struct sim_world *world, struct sim_image **image)
 	result = list_copy(&i->late, &world->late);
 	for (unsigned n = 0; n < i->count && !result; n++) {
 		struct disk_image *to = &i->disks[n];
-		const struct sim_disk *from = to->disk;
+		struct sim_disk *from = to->disk;
 
-		copy_changed(to->medium, to->changed, from->medium, from->changed, from->size);
 		to->state = from->state;
-		result = list_copy(&to->cache, &from->cache);
+		result = medium_save(&from->medium, to->blocks);
+		if (!result)
+			result = list_copy(&to->cache, &from->cache);
 	}
 	return result;
 }
@@ -145,7 +127,7 @@ int sim_restore(struct sim_world *world, const struct sim_image *image)
 		const struct disk_image *from = &image->disks[n];
 		struct sim_disk *to = from->disk;
 
-		copy_changed(to->medium, to->changed, from->medium, from->changed, to->size);
+		medium_restore(&to->medium, from->blocks);
 		to->state = from->state;
 		result = list_copy(&to->cache, &from->cache);
 	}

@@ -128,15 +128,14 @@ static void tear(struct sim_world *world, const struct sim_write *write)
 		uint64_t at = i * SECTOR_SIZE;
 
 		if (prefix ? i < stop : sim_draw(world, 2))
-			sim_store(world, write->disk, write->offset + at, write->bytes + at,
-				SECTOR_SIZE);
+			sim_store(write->disk, write->offset + at, write->bytes + at, SECTOR_SIZE);
 	}
 }
 
 void sim_apply(struct sim_world *world, const struct sim_write *write, enum sim_fate fate)
 {
 	if (fate == FATE_SURVIVES)
-		sim_store(world, write->disk, write->offset, write->bytes, write->length);
+		sim_store(write->disk, write->offset, write->bytes, write->length);
 	else if (fate == FATE_TEARS)
 		tear(world, write);
 }

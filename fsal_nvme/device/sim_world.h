@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
  * The insides of the simulated world, shared by sim.c (hosts, the queue, what a request does),
- * sim_power.c (cuts and what survives them, late writes), sim_fault.c and sim_image.c. One thread.
+ * sim_power.c (cuts and what survives them, late writes), sim_fault.c, sim_medium.c, sim_image.c
+ * and sim_buffer.c. One thread.
  *
  * A disk is its durable bytes and a list of writes that are done but not durable, oldest first:
  * reads lay the list over the bytes, a flush moves the front of it into them. At a power cut the
@@ -41,12 +42,19 @@ struct sim_disk_state {
 	bool volatile_cache;
 };
 
+struct sim_block;
+
+struct sim_medium {
+	uint64_t count; /* of blocks */
+	uint8_t *bytes;
+	struct sim_block **kept; /* what images have of each; NULL: changed since */
+};
+
 struct sim_disk {
 	struct sim_disk *next;
 	char name[64];
 	uint64_t size;
-	uint8_t *medium;
-	uint64_t *changed; /* of each block: number of its last change in the world; 0: never */
+	struct sim_medium medium;
 	struct write_list cache;
 	struct sim_disk_state state;
 };
@@ -91,12 +99,18 @@ struct sim_chance {
 	uint64_t random; /* state of engine_random() */
 };
 
+/* Buffers that wait, the first of each length the longest. */
+struct sim_buffers {
+	struct sim_buffer *first, **end;
+	uint64_t bytes;
+};
+
 struct sim_world {
 	bool reorder;
 	bool power_off;
 	bool running; /* inside a done() */
 	struct sim_chance now;
-	uint64_t changes, generations;
+	uint64_t generations;
 	unsigned hosts_made;
 	struct sim_host *hosts;
 	struct sim_disk *disks;
@@ -104,6 +118,7 @@ struct sim_world {
 	unsigned outstanding;
 	struct ticker *tickers;
 	struct write_list late;
+	struct sim_buffers buffers;
 };
 
 /* --- sim.c -------------------------------------------------------------------------------- */
@@ -114,14 +129,32 @@ struct sim_host *sim_io_host(const struct io *io);
 struct sim_disk *sim_io_disk(const struct io *io);
 bool sim_io_stale(const struct io *io);
 uint64_t sim_draw(struct sim_world *world, uint64_t below); /* 0 ... below - 1 */
-/* Into the medium, and counted as a change. */
-void sim_store(struct sim_world *world, struct sim_disk *disk, uint64_t offset, const void *bytes,
-	uint64_t length);
+/* Into the medium. */
+void sim_store(struct sim_disk *disk, uint64_t offset, const void *bytes, uint64_t length);
 /*
  * Takes a range out of the cache: what a durable write replaces must not come back. 0 or -ENOMEM
  * (nothing changed).
  */
 int sim_trim_cache(struct sim_disk *disk, uint64_t offset, uint64_t length);
+
+/* --- sim_medium.c ------------------------------------------------------------------------- */
+/* Zeros; `size` in bytes, whole blocks. 0 or -ENOMEM; medium_free() it either way. */
+int medium_init(struct sim_medium *medium, uint64_t size);
+void medium_free(struct sim_medium *medium);
+void medium_store(struct sim_medium *medium, uint64_t offset, const void *bytes, uint64_t length);
+/* An image of a medium with so many blocks, of zeros; NULL: no memory. */
+struct sim_block **blocks_new(uint64_t count);
+void blocks_free(struct sim_block **blocks, uint64_t count); /* NULL is allowed */
+/* 0 or -ENOMEM (the image is of no use then). */
+int medium_save(struct sim_medium *medium, struct sim_block **image);
+void medium_restore(struct sim_medium *medium, struct sim_block *const *image);
+
+/* --- sim_buffer.c ------------------------------------------------------------------------- */
+/* `length` in bytes, whole blocks. NULL: no memory. */
+void *sim_buffer_take(struct sim_buffers *buffers, size_t length);
+void sim_buffer_give(
+	struct sim_buffers *buffers, void *buffer, size_t length); /* NULL is allowed */
+void sim_buffers_free(struct sim_buffers *buffers);
 
 /* --- sim_power.c -------------------------------------------------------------------------- */
 /* The writes in flight join the caches, as at a cut, and leave them. */

@@ -14,7 +14,7 @@
  * asked too, is given the part and the N that failed.
  *
  * Failing allocations are the linker's doing (--wrap): those of LMDB and ISA-L, which are shared
- * libraries, do not fail, nor those for the bytes that simulated devices keep; neither are counted.
+ * libraries, do not fail, nor those of what the simulated world is made of; neither are counted.
  * A sanitizer build takes a stride, and another first N would see others.
  */
 #include <errno.h>
@@ -28,6 +28,7 @@
 #include <unistd.h>
 
 #include "common/log.h"
+#include "device/sim_world.h"
 #include "operations.h"
 
 #define PATIENCE 60 /* seconds; a run takes milliseconds */
@@ -57,6 +58,10 @@ void *__wrap_aligned_alloc(size_t alignment, size_t size);
 char *__wrap_strdup(const char *text);
 char *__wrap_strndup(const char *text, size_t size);
 void __wrap_free(void *memory);
+void *__real_sim_buffer_take(struct sim_buffers *buffers, size_t length);
+void __real_sim_buffer_give(struct sim_buffers *buffers, void *buffer, size_t length);
+void *__wrap_sim_buffer_take(struct sim_buffers *buffers, size_t length);
+void __wrap_sim_buffer_give(struct sim_buffers *buffers, void *buffer, size_t length);
 
 static bool fails(void)
 {
@@ -112,6 +117,17 @@ void __wrap_free(void *memory)
 {
 	live -= memory != NULL;
 	__real_free(memory);
+}
+
+void *__wrap_sim_buffer_take(struct sim_buffers *buffers, size_t length)
+{
+	return fails() ? NULL : counted(__real_sim_buffer_take(buffers, length));
+}
+
+void __wrap_sim_buffer_give(struct sim_buffers *buffers, void *buffer, size_t length)
+{
+	live -= buffer != NULL;
+	__real_sim_buffer_give(buffers, buffer, length);
 }
 
 /* --- steps ------------------------------------------------------------------------------------ */
