@@ -68,8 +68,9 @@ def pytest_generate_tests(metafunc):
 
 
 def pytest_itemcollected(item):
-    """With `-n 2 --dist loadgroup` machines that boot through firmware do so beside the others."""
-    item.add_marker(pytest.mark.xdist_group('boot' if item.path.parent.name == 'boot' else 'others'))
+    """With `-n 2 --dist loadgroup` a cluster, which waits a lot, and machines that boot through firmware are beside the others."""
+    folder = item.path.parent.name
+    item.add_marker(pytest.mark.xdist_group(folder if folder in ('boot', 'cluster') else 'others'))
 
 
 def is_wanted(item, every, softs):
