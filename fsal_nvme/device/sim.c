@@ -640,7 +640,8 @@ static const struct engine_ops sim_ops = {
 
 /* --- making a world ----------------------------------------------------------------------- */
 
-/* Pools are opened on a world thousands of times: their memory stays with malloc(). */
+/* What is opened on a world thousands of times has its memory back from malloc(), not from the
+ * kernel. */
 static void keep_memory(void)
 {
 	mallopt(M_MMAP_THRESHOLD, 32 << 20);

@@ -17,22 +17,13 @@
 #endif
 #define WAITING_MOST (64u << 20) /* bytes */
 
-/* At the beginning of a buffer that waits. */
+/* At the buffer's beginning. */
 struct sim_buffer {
 	struct sim_buffer *next;
 	size_t length;
 };
 
-/* These alone may look at buffers that wait. */
-#define KEEPER __attribute__((no_sanitize_address))
-
-static KEEPER void append(struct sim_buffers *buffers, struct sim_buffer *buffer)
-{
-	*buffers->end = buffer;
-	buffers->end = &buffer->next;
-}
-
-static KEEPER struct sim_buffer *first_of(struct sim_buffers *buffers, size_t length)
+static struct sim_buffer *first_of(struct sim_buffers *buffers, size_t length)
 {
 	struct sim_buffer **at = &buffers->first, *buffer;
 
@@ -65,12 +56,13 @@ void sim_buffer_give(struct sim_buffers *buffers, void *memory, size_t length)
 		return;
 	}
 	*buffer = (struct sim_buffer){.length = length};
-	ASAN_POISON_MEMORY_REGION(buffer, length);
-	append(buffers, buffer);
+	ASAN_POISON_MEMORY_REGION(buffer + 1, length - sizeof(*buffer));
+	*buffers->end = buffer;
+	buffers->end = &buffer->next;
 	buffers->bytes += length;
 }
 
-KEEPER void sim_buffers_free(struct sim_buffers *buffers)
+void sim_buffers_free(struct sim_buffers *buffers)
 {
 	struct sim_buffer *next;
 
