@@ -16,10 +16,8 @@ from harness.host import wait_until
 from node import Node
 
 NAMES = ('n1', 'n2', 'n3')
-ADDRESSES = ('192.0.2.1', '192.0.2.2', '192.0.2.3')  # where clients are
 CORE_ADDRESSES = ('198.51.100.1', '198.51.100.2', '198.51.100.3')  # between the nodes alone
-CLIENT_ADDRESSES = {'rdma': '192.0.2.9', 'tcp': '192.0.2.10'}
-ADDRESS = '192.0.2.100'
+CLIENT_NUMBERS = {'rdma': 9, 'tcp': 10}
 CLIENTS, CORE = 'front', 'core'  # networks; `lan` is that of other tests, with the same addresses
 POOL = SERVICE = 'tank'
 MINE = '/mnt/share'  # where a client mounts the share
@@ -32,14 +30,16 @@ SET_BYTES = 256 << 10
 class Cluster:
     """Two nodes that see the same six drives, over which they are fenced."""
     COUNT = 2
+    PREFIX, BITS = '192.0.2.', 24  # of the addresses where clients are
 
     def __init__(self, lab, public_key, **options):
         self.lab, self.nodes, self.clients, self._answered = lab, [], {}, None
+        self.address = f'{self.PREFIX}100'  # the service's
         self.said = {}  # by each node, last: for whoever did not expect it
-        for name, address, core in list(zip(NAMES, ADDRESSES, CORE_ADDRESSES))[:self.COUNT]:
+        for number, (name, core) in enumerate(list(zip(NAMES, CORE_ADDRESSES))[:self.COUNT], 1):
             self.nodes.append(lab.add(
                 Node, name, drives=self._drives(), cpus=2, memory_mib=2560,
-                networks={CLIENTS: f'{address}/24', CORE: f'{core}/24'},
+                networks={CLIENTS: f'{self.PREFIX}{number}/{self.BITS}', CORE: f'{core}/24'},
                 configuration=f'hostname={name}\nssh_key={public_key}\nrdma=rxe\n', **options))
 
     def _drives(self):
@@ -56,10 +56,13 @@ class Cluster:
 
     def begin_clients(self):
         """One for each transport. They boot while the cluster is made."""
-        for transport, address in CLIENT_ADDRESSES.items():
-            self.clients[transport] = self.lab.add(Guest, f'worker-{transport}', server_address=ADDRESS,
-                                                   networks={CLIENTS: f'{address}/24'})
+        for transport, number in CLIENT_NUMBERS.items():
+            self.clients[transport] = self.make_client(f'worker-{transport}', number)
             self.clients[transport].power_on()
+
+    def make_client(self, name, number):
+        """Which has that number in the network where clients are."""
+        return self.lab.add(Guest, name, server_address=self.address, networks={CLIENTS: f'{self.PREFIX}{number}/{self.BITS}'})
 
     def remove(self):
         """All its machines."""
@@ -67,8 +70,7 @@ class Cluster:
             self.lab.remove(machine)
 
     def _addresses(self, node):
-        number = self.nodes.index(node)
-        return f'--address {ADDRESSES[number]} --address {CORE_ADDRESSES[number]}'
+        return f'--address {self.address_of(node)} --address {CORE_ADDRESSES[self.nodes.index(node)]}'
 
     def _own_words(self, node):
         """More of what `create` and `join` are told there."""
@@ -85,7 +87,7 @@ class Cluster:
 
     def join(self, token, rc=0, number=1):
         node = self.nodes[number]
-        return node.run(f'millrace cluster join {ADDRESSES[0]} {self._addresses(node)} {self._own_words(node)} '
+        return node.run(f'millrace cluster join {self.address_of(self.nodes[0])} {self._addresses(node)} {self._own_words(node)} '
                         f'--token {token} --json', rc, timeout=ACT_TIMEOUT)
 
     def serve(self):
@@ -98,7 +100,7 @@ class Cluster:
                           f'millrace dataset ingest {POOL}/set /state/set')
         self.nodes[0].run(f"millrace dataset set {POOL}/set 'nfs.clients=*:ro'")
         self.digest = self.nodes[0].run('sha256sum </state/set/data').split()[0]
-        self.nodes[0].run(f'millrace service create {SERVICE} --pool {POOL} --address {ADDRESS}/24', timeout=ACT_TIMEOUT)
+        self.nodes[0].run(f'millrace service create {SERVICE} --pool {POOL} --address {self.address}/{self.BITS}', timeout=ACT_TIMEOUT)
         self.set_up_seconds = time.monotonic() - self._began
         return self
 
@@ -154,7 +156,11 @@ class Cluster:
 
     def address_of(self, node):
         """Where clients find its reader."""
-        return ADDRESSES[self.nodes.index(node)]
+        return f'{self.PREFIX}{self.nodes.index(node) + 1}'
+
+    def mount_options(self, transport):
+        """For a client over TRANSPORT: those of `millrace client mount-command` but `ro` and the port."""
+        return f'vers=4.1,proto={transport}{"6" if ":" in self.address else ""},timeo=150'
 
     def bytes_read(self, node):
         """By its reader, from drives."""

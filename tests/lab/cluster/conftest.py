@@ -11,7 +11,7 @@ def clients(cluster):
     """By their transports."""
     for transport, client in cluster.clients.items():
         client.wait_until_up()
-        mount_share(client, transport)
+        mount_share(cluster, client, transport)
     return cluster.clients
 
 

@@ -9,11 +9,9 @@ import time
 
 import pytest
 
-from cluster import ADDRESS, CLIENTS, CORE, MINE, POOL, PORTS, SERVICE, Cluster
-from guest import Guest
+from cluster import CLIENTS, CORE, MINE, POOL, PORTS, SERVICE, Cluster
 from harness.host import Timeout, wait_until
 from node import kernel_of
-from work import OPTIONS
 
 
 MESSAGES = 'inet millrace input udp dport 5405-5412'  # corosync's
@@ -70,10 +68,10 @@ def test_the_cluster_is_whole(cluster, record_property):
         assert node.run('stat -c %a /etc/corosync/authkey /etc/millrace/cluster').split() == ['400', '600']
     assert cluster.states() == {'n1': 'online', 'n2': 'online'}
     for transport, port in PORTS.items():
-        for volume, address in ((f'{POOL}/share', ADDRESS), (f'{POOL}/set', cluster.address_of(cluster.nodes[1]))):
+        for volume, address in ((f'{POOL}/share', cluster.address), (f'{POOL}/set', cluster.address_of(cluster.nodes[1]))):
             told = cluster.nodes[0].json(f'millrace client mount-command {volume} --proto {transport} --rank 1')['mount']
             assert told['address'] == address and told['path'] == f'/{volume}'
-            assert set(told['options'].split(',')) - {'ro'} == {*OPTIONS.format(transport).split(','), f'port={port}'}
+            assert set(told['options'].split(',')) - {'ro'} == {*cluster.mount_options(transport).split(','), f'port={port}'}
     assert 'already' in json.loads(cluster.nodes[0].run('millrace cluster create --address 192.0.2.1 --pool tank --json',
                                                         rc=4))['error']['message']
 
@@ -287,7 +285,7 @@ def test_a_clock_that_is_an_hour_behind(cluster, work):
 @pytest.fixture
 def dying(lab, cluster):
     """A client that holds a lock."""
-    dying = lab.add(Guest, 'dying', server_address=ADDRESS, networks={CLIENTS: '192.0.2.11/24'})
+    dying = cluster.make_client('dying', 11)
     dying.start()
     dying.mount(f'/{SERVICE}/share', MINE, 'vers=4.1,proto=tcp', PORTS['tcp'], timeout=300)
     held = dying.spawn(f'exec 9>{MINE}/dying && flock 9 && echo held && sleep 1000')

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
 """Two nodes of the appliance that see the same drives of a third machine over NVMe-oF, which have reservations: who is
-fenced is shut out of them. Clients are at work meanwhile, as in test_cluster.py."""
+fenced is shut out of them. Clients are at work meanwhile, as in test_cluster.py, over IPv6, and nodes have one address each."""
 
 import json
 
 import pytest
 
-from cluster import CORE, Cluster
+from cluster import CORE, POOL, Cluster
 from harness.host import wait_until
 from node import kernel_of
 from target import PORT, SUBSYSTEM, Target
@@ -18,6 +18,11 @@ DRIVES, DRIVE_MIB = 6, 1 << 10
 
 
 class OnTarget(Cluster):
+    PREFIX, BITS = '2001:db8::', 64
+
+    def _addresses(self, node):
+        return f'--address {self.address_of(node)}'
+
     def _drives(self):
         return 0
 
@@ -67,6 +72,11 @@ def cluster(lab, image, key, public_key):
 def test_both_are_registered(cluster):
     reports = cluster.reports(cluster.nodes[0])
     assert all(kind == 5 and len(keys) == 2 for kind, keys in reports) and len(reports) == DRIVES
+
+
+def test_clients_are_told_its_address(cluster):
+    told = cluster.nodes[1].json(f'millrace client mount-command {POOL}/share --proto rdma')['mount']
+    assert 'proto=rdma6' in told['options'].split(',') and f' [{cluster.address}]:/{POOL}/share ' in told['command']
 
 
 def test_who_stands_still_is_shut_out(cluster, work):

@@ -11,14 +11,13 @@ from phases import logs_of, phases
 from reader import Reader, Watcher
 
 ALSO, SET = '/mnt/also', '/mnt/set'
-OPTIONS = 'vers=4.1,proto={},timeo=150'
 MOUNT_TIMEOUT = 300
 
 
-def mount_share(client, transport):
+def mount_share(cluster, client, transport):
     """Twice: the second has a cache of its own."""
     for path, more in ((MINE, ''), (ALSO, ',nosharecache')):
-        client.mount(f'/{SERVICE}/share', path, OPTIONS.format(transport) + more, PORTS[transport], MOUNT_TIMEOUT)
+        client.mount(f'/{SERVICE}/share', path, cluster.mount_options(transport) + more, PORTS[transport], MOUNT_TIMEOUT)
 
 
 def hold(path, own, others):
@@ -88,7 +87,7 @@ class Work:
         self._read_at, self._read_before = node, self._cluster.bytes_read(node)
         for transport in self._writers:
             client = self._clients[transport]
-            client.mount(f'/{POOL}/set', SET, OPTIONS.format(transport), PORTS[transport], MOUNT_TIMEOUT,
+            client.mount(f'/{POOL}/set', SET, self._cluster.mount_options(transport), PORTS[transport], MOUNT_TIMEOUT,
                          server=self._cluster.address_of(node))
             self._readers[transport] = Reader(client, f'{SET}/data', self._cluster.digest)
 

@@ -87,7 +87,8 @@ class Commands:
         if 'port=' not in options:
             options += f',port={port}'
         self.run(['mkdir', '-p', path])
-        self.run(['mount', '-i', '-t', 'nfs', '-o', f'{options},addr={server}', f'{server}:{export}', path],
+        host = f'[{server}]' if ':' in server else server
+        self.run(['mount', '-i', '-t', 'nfs', '-o', f'{options},addr={server}', f'{host}:{export}', path],
                  timeout=timeout)
 
     def umount(self, path, force=False):
