@@ -376,7 +376,6 @@ def test_a_service_that_pcs_has_made(cluster, work):
     assert [(service['pool'], service['address']) for service in told] == [(POOL, cluster.address)]
     for each in cluster.nodes:
         wait_until(lambda: each.attempt(f'millrace serve {POOL} --reader --probe').returncode == 0, 120, 'its readers serve')
-    read_elsewhere(cluster, work)
     with work.cut_off():
         move(cluster, work)
     work.more(20)
