@@ -354,34 +354,6 @@ def test_twenty_failovers(cluster, work):
     assert abs(open_files(owner) - open_files(cluster.other(owner))) < 5
 
 
-# --- by hand --------------------------------------------------------------------------------------------
-
-def what_pcs_does(cluster):
-    """The lines of docs/high-availability.md, for this cluster."""
-    with open(os.path.join(ROOT, 'docs', 'high-availability.md')) as file:
-        lines = re.search(r'by hand, with\s+`pcs`:\n\n((?:    .*\n)+)', file.read())[1]
-    for number, node in enumerate(cluster.nodes, 1):
-        lines = lines.replace(f'node{number}', node.name).replace(f'=192.0.2.1{number}', f'={cluster.address_of(node)}')
-    return lines
-
-
-@pytest.mark.long
-def test_a_service_that_pcs_has_made(cluster, work):
-    """Clients wait while there is none, and it is as one of `service create`."""
-    node = cluster.nodes[0]
-    with work.cut_off():
-        node.run(f'millrace service remove {SERVICE} --yes', timeout=300)
-        node.run(f'cd /tmp && set -e\n{what_pcs_does(cluster)}', timeout=300)
-    told = cluster.wait_until_served().json('millrace service list')['services']
-    assert [(service['pool'], service['address']) for service in told] == [(POOL, cluster.address)]
-    for each in cluster.nodes:
-        wait_until(lambda: each.attempt(f'millrace serve {POOL} --reader --probe').returncode == 0, 120, 'its readers serve')
-    with work.cut_off():
-        move(cluster, work)
-    work.more(20)
-    work.check()
-
-
 # --- members go -----------------------------------------------------------------------------------------
 
 @pytest.mark.long
@@ -434,3 +406,31 @@ def test_a_node_that_is_not_seen_is_not_let_in(cluster):
     assert 'does not answer at port' in cluster.join('a' * len(token), rc=1)  # the token has served
     cluster.join(member.json('millrace cluster token')['cluster']['token'])
     cluster.wait_until_whole()
+
+
+# --- by hand --------------------------------------------------------------------------------------------
+
+def what_pcs_does(cluster):
+    """The lines of docs/high-availability.md, for this cluster."""
+    with open(os.path.join(ROOT, 'docs', 'high-availability.md')) as file:
+        lines = re.search(r'by hand, with\s+`pcs`:\n\n((?:    .*\n)+)', file.read())[1]
+    for number, node in enumerate(cluster.nodes, 1):
+        lines = lines.replace(f'node{number}', node.name).replace(f'=192.0.2.1{number}', f'={cluster.address_of(node)}')
+    return lines
+
+
+@pytest.mark.long
+def test_a_service_that_pcs_has_made(cluster, work):
+    """Clients wait while there is none, and it is as one of `service create`."""
+    node = cluster.nodes[0]
+    with work.cut_off():
+        node.run(f'millrace service remove {SERVICE} --yes', timeout=300)
+        node.run(f'cd /tmp && set -e\n{what_pcs_does(cluster)}', timeout=300)
+    told = cluster.wait_until_served().json('millrace service list')['services']
+    assert [(service['pool'], service['address']) for service in told] == [(POOL, cluster.address)]
+    for each in cluster.nodes:
+        wait_until(lambda: each.attempt(f'millrace serve {POOL} --reader --probe').returncode == 0, 120, 'its readers serve')
+    with work.cut_off():
+        move(cluster, work)
+    work.more(20)
+    work.check()
