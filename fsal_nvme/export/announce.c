@@ -7,11 +7,16 @@
  * is its own, by an announcement of RFC 5227 or an unsolicited advertisement of RFC 4861, as long
  * as it knows that no other owner has the pool.
  *
+ * A Linux client over RDMA, which waits for a server that is gone, connects as soon as it hears
+ * this, and where it is refused, 3 s later (rpcrdma_cm_event_handler(), call_connect_status()). So
+ * nothing is told before connections over RDMA are taken.
+ *
  * It has a thread of its own, as to ask for the host's interfaces may wait for whoever changes one.
  * On links other than Ethernet's nothing is told.
  */
 #include "export/internal.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <ifaddrs.h>
 #include <net/if_arp.h>
@@ -29,6 +34,9 @@
 #include "common/inet.h"
 
 #define NEIGHBOUR_HOPS 255 /* with fewer it is not taken */
+#define RDMA_DEVICES "/sys/class/infiniband"
+#define RDMA_WAIT_MS 500 /* at most: none of the devices may have the address */
+#define RDMA_LOOK_MS 5
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
@@ -220,9 +228,33 @@ static bool wait_second(void)
 	return go_on;
 }
 
+static bool has_rdma_device(void)
+{
+	const struct dirent *entry;
+	DIR *devices = opendir(RDMA_DEVICES);
+	bool found = false;
+
+	while (devices && !found && (entry = readdir(devices)))
+		found = entry->d_name[0] != '.';
+	if (devices)
+		closedir(devices);
+	return found;
+}
+
+static void wait_for_rdma(void)
+{
+	const struct timespec look = {.tv_nsec = RDMA_LOOK_MS * 1000000};
+
+	if (!has_rdma_device())
+		return;
+	for (int i = 0; i < RDMA_WAIT_MS / RDMA_LOOK_MS && !nfs_rdma_is_served(); i++)
+		nanosleep(&look, NULL);
+}
+
 static void *announcing(void *data)
 {
 	SetNameFunction("nvme_announce");
+	wait_for_rdma();
 	do
 		announce();
 	while (wait_second());

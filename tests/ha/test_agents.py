@@ -48,6 +48,15 @@ def test_a_server_that_hangs_is_ended_within_the_time_of_a_stop(agent):
     assert agent.run('monitor') == NOT_RUNNING
 
 
+def in_time(agent, action, timeout):
+    """What comes of it, within the TIMEOUT that pacemaker gives it."""
+    with subprocess.Popen(['sleep', str(timeout)]) as time:
+        rc = agent.run(action, timeout=timeout)
+        assert time.poll() is None
+        time.kill()
+    return rc
+
+
 def test_a_server_that_hangs_when_it_is_told_to_end(make_agent, pool, tmp_path):
     """As one whose drives do: it has answered just before, so that it is waited for, and the stop is done in time all the same."""
     command = tmp_path / 'command'
@@ -57,11 +66,20 @@ def test_a_server_that_hangs_when_it_is_told_to_end(make_agent, pool, tmp_path):
     agent = make_agent('server', command=command)
     agent.run('start')
     pid = agent.pid()
-    with subprocess.Popen(['sleep', '55']) as time:  # what pacemaker gives it
-        assert agent.run('stop', timeout=55) == SUCCESS
-        assert time.poll() is None
-        time.kill()
+    assert in_time(agent, 'stop', 55) == SUCCESS
     assert not os.path.exists(f'/proc/{pid}/exe')
+
+
+def test_a_start_whose_server_hangs_fails_in_time(make_agent, pool, tmp_path):
+    """It has taken a while to begin, and does not answer then."""
+    command = tmp_path / 'command'
+    command.write_text(f'#!/bin/sh\ncase "$*" in *--probe*) kill -STOP "$(cat {pool.run_dir}/{pool.name}/pid)" ;; *--listen*) sleep 6 ;; esac\n'
+                       f'exec {MILLRACE} "$@"\n')
+    command.chmod(0o755)
+    agent = make_agent('server', command=command)
+    assert in_time(agent, 'start', 46) == GENERIC
+    assert 'in time' in agent.said
+    assert agent.run('stop') == SUCCESS
 
 
 def test_a_start_that_fails_says_why(agent):

@@ -13,9 +13,18 @@ from harness.host import wait_until
 from served import client, cluster, readers, whole, writer  # noqa: F401 (fixtures)
 
 
+def look_when_the_address_leaves(node, address):
+    """Returns a function: whether the server of NODE had ended by then."""
+    node.run('bash', '-c', f'(grep --quiet "^Deleted .* {address}/" < <(ip -oneline monitor address); '
+                           f'[ ! -e /proc/{node.server_pid()}/exe ]; echo $? >/run/left) >/dev/null 2>&1 &')
+    return lambda: wait_until(lambda: node.attempt('cat', '/run/left').stdout, 60, 'the address leaves') == '0\n'
+
+
 def test_a_planned_move(cluster, writer, told):
     before = cluster.owner()
+    had_ended = look_when_the_address_leaves(before, cluster.address)
     assert cluster.move() is not before
+    assert had_ended()
     told(writer.check())
     assert cluster.fenced == []
 

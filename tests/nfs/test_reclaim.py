@@ -78,6 +78,24 @@ def test_from_another_address(newcomer, site, root):
     one.do(reclaim_complete())
 
 
+def test_by_another_family_of_addresses(newcomer, site, root):
+    """The server's address may have become one of IPv6, and the client's with it."""
+    one = newcomer().ready()
+    mine, file = make(one, root, 'families')
+    one.do(putfh(file), lock(mine, 0, 10, b'locker'))
+    before, site.server.address = site.server.address, '::1'
+    try:
+        crash(site)
+        come_back(one)
+        back = one.do(*claim(one, file))
+        assert one.tell(putfh(file), lock(back, 0, 10, b'locker', reclaim=True)) == OK
+        one.do(reclaim_complete())
+        one.connection.close()
+    finally:
+        site.server.address = before
+        crash(site)
+
+
 def test_who_was_answered_is_recorded(newcomer, site, root):
     """Each is waited for, also who has nothing yet."""
     known = [newcomer().ready() for _ in range(8)]

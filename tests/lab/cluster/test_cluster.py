@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from cluster import CLIENTS, CORE, MINE, POOL, PORTS, SERVICE, Cluster
+from cluster import CLIENTS, CORE, MINE, POOL, PORTS, SERVICE, WATCHDOG, Cluster
 from harness.host import Timeout, wait_until
 from machine import ROOT
 from node import kernel_of
@@ -84,7 +84,10 @@ def test_a_planned_move(cluster, work):
     before = cluster.owner()
     read_elsewhere(cluster, work)
     move(cluster, work)
-    assert cluster.owner() is cluster.other(before)
+    owner = cluster.owner()
+    assert owner is cluster.other(before)
+    assert owner.run("grep -o 'RDMA is served\\|the network is told' /var/lib/millrace/log/tank.log").splitlines()[-2:] == \
+        ['RDMA is served', 'the network is told']
     work.check()
 
 
@@ -105,13 +108,15 @@ def test_a_server_that_is_killed(cluster, work):
 
 
 def test_a_node_that_stands_still_and_goes_on(cluster, work):
-    """Its watchdog stands still too. It is told that it was fenced, and what it writes until then is not kept."""
+    """For a minute at least, and its watchdog too. It is told that it was fenced, and what it writes until then is not kept."""
     owner = cluster.owner()
     read_elsewhere(cluster, work)
     with work.cut_off():
         owner.pause()
+    end = time.monotonic() + 60
     cluster.wait_for_owner(cluster.other(owner))
     work.more(20)
+    time.sleep(max(0, end - time.monotonic()))
     owner.go_on()
     wait_until(lambda: not owner.is_on(), 300, 'it resets itself', interval=1)
     work.check()
@@ -127,6 +132,18 @@ def test_a_server_that_stands_still(cluster, work):
     signal_server(cluster, work, signal.SIGSTOP)
     why = json.loads(cluster.other(owner).run('millrace node update /state/none --json', rc=4))['error']['message']
     assert f'on {owner.name} failed tank-server' in why
+    work.check()
+
+
+@pytest.mark.long
+def test_the_other_node_without_power(cluster, work):
+    """The one that serves fences it, and goes on."""
+    owner = cluster.owner()
+    other = cluster.other(owner)
+    other.power_off()
+    wait_until(lambda: cluster.states()[other.name] == 'offline', 300, 'it is fenced', interval=2)
+    assert cluster.owner() is owner
+    work.more(20)
     work.check()
 
 
@@ -416,7 +433,7 @@ def what_pcs_does(cluster):
         lines = re.search(r'by hand, with\s+`pcs`:\n\n((?:    .*\n)+)', file.read())[1]
     for number, node in enumerate(cluster.nodes, 1):
         lines = lines.replace(f'node{number}', node.name).replace(f'=192.0.2.1{number}', f'={cluster.address_of(node)}')
-    return lines
+    return lines.replace('priority-fencing-delay=5s', f'priority-fencing-delay={WATCHDOG}s')
 
 
 @pytest.mark.long
