@@ -168,18 +168,27 @@ static bool take(struct rdma_connection *connection)
 	return taken;
 }
 
+static uint32_t renewals;
+
+void rpc_rdma_renew(void)
+{
+	(void)atomic_inc_uint32_t(&renewals);
+}
+
 /* Ends those that are of no use any more. */
 static void look_at_connections(struct rdma_device *device)
 {
 	STAILQ_HEAD(, rdma_connection) useless = STAILQ_HEAD_INITIALIZER(useless);
 	struct rdma_connection *connection;
+	uint32_t renewed = atomic_fetch_uint32_t(&renewals);
+	bool ask, renew = renewed != device->renewed;
 	struct timespec now;
-	bool ask;
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	if (now.tv_sec == device->looked)
 		return;
 	device->looked = now.tv_sec;
+	device->renewed = renewed;
 	ask = now.tv_sec - device->asked >= SILENT;
 	if (ask)
 		device->asked = now.tv_sec;
@@ -192,7 +201,7 @@ static void look_at_connections(struct rdma_device *device)
 	{
 		bool gone = ask && is_gone(connection);
 
-		if ((gone || is_mute(connection)) && take(connection))
+		if ((renew || gone || is_mute(connection)) && take(connection))
 			STAILQ_INSERT_TAIL(&useless, connection, useless);
 	}
 	pthread_mutex_unlock(&device->lock);
@@ -294,6 +303,7 @@ static struct rdma_device *device_make(struct ibv_context *verbs, const struct r
 	STAILQ_INIT(&device->ended);
 	device->verbs = verbs;
 	device->idle_timeout = attr->idle_timeout;
+	device->renewed = atomic_fetch_uint32_t(&renewals);
 	device->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	device->pd = ibv_alloc_pd(verbs);
 	device->channel = device->pd ? ibv_create_comp_channel(verbs) : NULL;

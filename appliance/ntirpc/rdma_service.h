@@ -136,6 +136,7 @@ struct rdma_device {
 	LIST_HEAD(, rdma_connection) connections;
 	unsigned idle_timeout; /* seconds without a call that end a connection; 0: none do */
 	time_t looked; /* when its connections were last looked at */
+	uint32_t renewed; /* as often they have been ended so that they are made anew */
 	time_t asked; /* when silent peers were last asked for */
 	struct rdma_memory *memory;
 };

@@ -11,6 +11,12 @@
  * this, and where it is refused, 3 s later (rpcrdma_cm_event_handler(), call_connect_status()). So
  * nothing is told before connections over RDMA are taken.
  *
+ * One that has heard both nodes keeps its connection, and waits for ever with a call that needs
+ * more memory than it had registered (is_mute(), appliance/ntirpc/rdma_service.c). So a server that
+ * ends as the pool is another's, or as drives refuse it, asks once who has the address, in the way
+ * of a host that has none (RFC 5227, RFC 4862), and whoever has the pool ends its connections over
+ * RDMA: clients make them anew.
+ *
  * It has a thread of its own, as to ask for the host's interfaces may wait for whoever changes one.
  * On links other than Ethernet's nothing is told.
  */
@@ -18,22 +24,14 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <ifaddrs.h>
-#include <net/if_arp.h>
-#include <netinet/icmp6.h>
-#include <netinet/if_ether.h>
-#include <netpacket/packet.h>
 #include <pthread.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "nfs_core.h"
 
 #include "common/inet.h"
 
-#define NEIGHBOUR_HOPS 255 /* with fewer it is not taken */
 #define RDMA_DEVICES "/sys/class/infiniband"
 #define RDMA_WAIT_MS 500 /* at most: none of the devices may have the address */
 #define RDMA_LOOK_MS 5
@@ -41,141 +39,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
 static bool running; /* lock */
-
-/* --- the interface ------------------------------------------------------------------------- */
-
-static bool is_address(const struct sockaddr *one, const struct sockaddr_storage *other)
-{
-	if (!one || one->sa_family != other->ss_family)
-		return false;
-	if (one->sa_family == AF_INET6)
-		return IN6_ARE_ADDR_EQUAL(&((const struct sockaddr_in6 *)one)->sin6_addr,
-			&((const struct sockaddr_in6 *)other)->sin6_addr);
-	return ((const struct sockaddr_in *)one)->sin_addr.s_addr ==
-	       ((const struct sockaddr_in *)other)->sin_addr.s_addr;
-}
-
-/* Whether `link` is the Ethernet interface that `label` is of: eth0, of eth0 or eth0:1. */
-static bool is_ethernet_of(const struct ifaddrs *link, const char *label)
-{
-	const struct sockaddr_ll *hardware = (const struct sockaddr_ll *)link->ifa_addr;
-	size_t length = strcspn(label, ":");
-
-	return hardware && hardware->sll_family == AF_PACKET &&
-	       hardware->sll_hatype == ARPHRD_ETHER && hardware->sll_halen == ETH_ALEN &&
-	       strlen(link->ifa_name) == length && !memcmp(link->ifa_name, label, length);
-}
-
-/* The Ethernet interface that has `address`; false where there is none. */
-static bool find_interface(const struct sockaddr_storage *address, struct sockaddr_ll *hardware)
-{
-	struct ifaddrs *list;
-	bool found = false;
-
-	if (getifaddrs(&list))
-		return false;
-	for (const struct ifaddrs *at = list; at && !found; at = at->ifa_next) {
-		if (!is_address(at->ifa_addr, address))
-			continue;
-		for (const struct ifaddrs *link = list; link && !found; link = link->ifa_next) {
-			found = is_ethernet_of(link, at->ifa_name);
-			if (found)
-				memcpy(hardware, link->ifa_addr, sizeof(*hardware));
-		}
-	}
-	freeifaddrs(list);
-	return found;
-}
-
-/* --- the announcement ---------------------------------------------------------------------- */
-
-/* A request for the address by who has it: who knows another's hardware for it takes this. */
-static int announce_in4(const struct sockaddr_ll *hardware, const struct sockaddr_storage *address)
-{
-	const struct in_addr *in4 = &((const struct sockaddr_in *)address)->sin_addr;
-	struct sockaddr_ll all = {
-		.sll_family = AF_PACKET,
-		.sll_protocol = htons(ETHERTYPE_ARP),
-		.sll_ifindex = hardware->sll_ifindex,
-		.sll_halen = ETH_ALEN,
-	};
-	struct ether_arp arp = {
-		.arp_hrd = htons(ARPHRD_ETHER),
-		.arp_pro = htons(ETHERTYPE_IP),
-		.arp_hln = ETH_ALEN,
-		.arp_pln = sizeof(*in4),
-		.arp_op = htons(ARPOP_REQUEST),
-	};
-	int fd = socket(AF_PACKET, SOCK_DGRAM | SOCK_CLOEXEC, 0); /* receives nothing */
-	int r = 0;
-
-	if (fd < 0)
-		return -errno;
-	memset(all.sll_addr, 0xff, ETH_ALEN);
-	memcpy(arp.arp_sha, hardware->sll_addr, ETH_ALEN);
-	memcpy(arp.arp_spa, in4, sizeof(*in4));
-	memcpy(arp.arp_tpa, in4, sizeof(*in4));
-	if (sendto(fd, &arp, sizeof(arp), MSG_DONTWAIT, (struct sockaddr *)&all, sizeof(all)) < 0)
-		r = -errno;
-	close(fd);
-	return r;
-}
-
-/* Its checksum is the kernel's. The address is bound to, which fails as long as the kernel does not
- * take it for its own: another may have it. */
-static int open_in6(const struct sockaddr_storage *address, unsigned interface)
-{
-	struct sockaddr_in6 source = *(const struct sockaddr_in6 *)address;
-	struct icmp6_filter nothing;
-	int hops = NEIGHBOUR_HOPS, off = 0;
-	int fd = socket(AF_INET6, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_ICMPV6);
-	int r;
-
-	if (fd < 0)
-		return -errno;
-	source.sin6_port = 0;
-	source.sin6_scope_id = interface;
-	ICMP6_FILTER_SETBLOCKALL(&nothing);
-	if (!setsockopt(fd, IPPROTO_ICMPV6, ICMP6_FILTER, &nothing, sizeof(nothing)) &&
-		!setsockopt(fd, IPPROTO_IPV6, IPV6_MULTICAST_HOPS, &hops, sizeof(hops)) &&
-		!setsockopt(fd, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, &off, sizeof(off)) &&
-		!bind(fd, (struct sockaddr *)&source, sizeof(source)))
-		return fd;
-	r = -errno;
-	close(fd);
-	return r;
-}
-
-static int announce_in6(const struct sockaddr_ll *hardware, const struct sockaddr_storage *address)
-{
-	struct sockaddr_in6 all = {
-		.sin6_family = AF_INET6,
-		.sin6_addr = {{{0xff, 0x02, [15] = 1}}},
-		.sin6_scope_id = (uint32_t)hardware->sll_ifindex,
-	};
-	struct {
-		struct nd_neighbor_advert header;
-		struct nd_opt_hdr option;
-		uint8_t hardware[ETH_ALEN];
-	} told = {
-		.header.nd_na_type = ND_NEIGHBOR_ADVERT,
-		.header.nd_na_flags_reserved = ND_NA_FLAG_OVERRIDE,
-		.header.nd_na_target = ((const struct sockaddr_in6 *)address)->sin6_addr,
-		.option.nd_opt_type = ND_OPT_TARGET_LINKADDR,
-		.option.nd_opt_len = 1, /* times 8 bytes */
-	};
-	int fd = open_in6(address, all.sin6_scope_id);
-	int r = 0;
-
-	_Static_assert(sizeof(told) == 32, "it has no holes");
-	if (fd < 0)
-		return fd;
-	memcpy(told.hardware, hardware->sll_addr, ETH_ALEN);
-	if (sendto(fd, &told, sizeof(told), MSG_DONTWAIT, (struct sockaddr *)&all, sizeof(all)) < 0)
-		r = -errno;
-	close(fd);
-	return r;
-}
+static struct sockaddr_ll here; /* lock; where the address was last. Its family is 0: nowhere yet */
 
 /* --- each second --------------------------------------------------------------------------- */
 
@@ -196,19 +60,43 @@ static void log_result(const struct sockaddr_storage *address, int result)
 		LogEvent(COMPONENT_FSAL, "the network is told each second who has %s", text);
 }
 
+/* Whether a host that has had the address has asked for it since the last time. */
+static bool is_asked_for(const struct sockaddr_ll *hardware, const struct sockaddr_storage *address)
+{
+	static int fd = -1;
+
+	if (fd < 0)
+		fd = neighbour_listen(hardware, address);
+	return fd >= 0 && neighbour_probed(fd, address);
+}
+
+/* Clients are told first where to. */
+static void have_them_connect(const struct sockaddr_storage *address)
+{
+	char text[INET6_ADDRSTRLEN];
+
+	inet_text(address, text);
+	LogEvent(COMPONENT_FSAL,
+		"another host has had %s, and asks who has it: clients over RDMA are to connect "
+		"anew",
+		text);
+	rpc_rdma_renew();
+}
+
 static void announce(void)
 {
 	struct sockaddr_storage address = inet_unmapped(&nfs_param.core_param.bind_addr);
 	struct sockaddr_ll hardware;
-	bool found = find_interface(&address, &hardware);
-	int r = -ENODEV;
+	bool found = neighbour_find(&address, &hardware);
+	bool asked = found && is_asked_for(&hardware, &address);
 
 	PTHREAD_MUTEX_lock(&lock);
+	if (found)
+		here = hardware;
 	if (running && !pool_failure(nvme.pool) && pool_lease_holds(nvme.pool)) {
-		if (found)
-			r = address.ss_family == AF_INET6 ? announce_in6(&hardware, &address)
-							  : announce_in4(&hardware, &address);
-		log_result(&address, r);
+		log_result(&address, found ? neighbour_announce(&hardware, &address) : -ENODEV);
+		if (asked)
+			have_them_connect(&address);
 	}
 	PTHREAD_MUTEX_unlock(&lock);
 }
@@ -278,5 +166,15 @@ void announce_stop(void)
 	PTHREAD_MUTEX_lock(&lock);
 	running = false;
 	pthread_cond_signal(&wake);
+	PTHREAD_MUTEX_unlock(&lock);
+}
+
+void announce_lost(void)
+{
+	struct sockaddr_storage address = inet_unmapped(&nfs_param.core_param.bind_addr);
+
+	PTHREAD_MUTEX_lock(&lock);
+	if (here.sll_family)
+		(void)neighbour_probe(&here, &address);
 	PTHREAD_MUTEX_unlock(&lock);
 }

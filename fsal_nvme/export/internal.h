@@ -22,6 +22,7 @@
 
 #include "config.h"
 
+#include <netpacket/packet.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -91,6 +92,22 @@ int address_await(unsigned seconds, struct error *error);
 void announce_start(void);
 /* Does not wait; from then on the pool is left alone. */
 void announce_stop(void);
+/* The pool is another's, or soon will be, and the address with it: asks who has it, if this server
+ * has told so before. Does not wait. */
+void announce_lost(void);
+
+/* --- neighbour.c: what hosts of an Ethernet tell each other of an address -------------------- */
+
+/* The interface that has it; false where none does. May wait for whoever changes one. */
+bool neighbour_find(const struct sockaddr_storage *address, struct sockaddr_ll *hardware);
+/* Tells all that `hardware` has it. A negative errno. */
+int neighbour_announce(const struct sockaddr_ll *hardware, const struct sockaddr_storage *address);
+/* Asks all who has it, as a host that has none: nobody learns anything by it. A negative errno. */
+int neighbour_probe(const struct sockaddr_ll *hardware, const struct sockaddr_storage *address);
+/* A descriptor for neighbour_probed(), or a negative errno. */
+int neighbour_listen(const struct sockaddr_ll *hardware, const struct sockaddr_storage *address);
+/* Whether another host has asked so since the last time. Does not wait. */
+bool neighbour_probed(int fd, const struct sockaddr_storage *address);
 
 /* --- log.c: the log of the layers below goes into ganesha's -------------------------------- */
 

@@ -34,6 +34,7 @@ void watch_end_if_over(void)
 	LogCrit(COMPONENT_FSAL, "pool %s %s: ending", pool_name(nvme.pool),
 		pool_failure(nvme.pool) == -ESTALE ? "belongs to another host now"
 						   : "has failed, and another server may take it");
+	announce_lost();
 	_exit(OVER_STATUS);
 }
 

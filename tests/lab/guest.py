@@ -7,6 +7,7 @@ does (tests/nfs/harness/commands.py).
 
 import contextlib
 import os
+import re
 import select
 import socket
 
@@ -82,6 +83,11 @@ class Guest(Machine, Commands):
             yield
         finally:
             self.run(f'tc qdisc del dev {self.network} root')
+
+    def connections_made(self):
+        """How often each mount over RDMA has connected."""
+        told = self.run('cat /proc/self/mountstats').stdout.decode()
+        return [int(count) for count in re.findall(r'xprt:\s+rdma \d+ \d+ (\d+)', told)]
 
     def does(self, command):
         """Whether COMMAND succeeds."""

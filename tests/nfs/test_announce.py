@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
-"""A server of a cluster (`serve --fenced`) tells its network each second who has its address, as long as the pool is its own."""
+"""A server of a cluster (`serve --fenced`) tells its network each second who has its address, as long as the pool is its own, and
+asks who has it when it is another's."""
 
 import os
 import signal
@@ -16,9 +17,14 @@ from harness.server import MILLRACE, Pool, free_port
 pytestmark = pytest.mark.millrace
 
 IPV4, IPV6 = '192.0.2.78', '2001:db8::78'
-ARP, IP6, ICMP6, ADVERTISEMENT = 0x0806, 0x86dd, 58, 136
+ARP, IP6, ICMP6, SOLICITATION, ADVERTISEMENT = 0x0806, 0x86dd, 58, 135, 136
 LOOK = 2  # seconds: what an owner's look is good for, and some
 ALL = {ARP: b'\xff' * 6, IP6: b'\x33\x33\0\0\0\1'}
+
+
+def hardware_of(name):
+    with open(f'/sys/class/net/{name}/address') as file:
+        return bytes.fromhex(file.read().replace(':', ''))
 
 
 class Wire:
@@ -32,8 +38,7 @@ class Wire:
         self.bring()
         self._listener = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(IP6 if ':' in address else ARP))
         self._listener.bind((far, 0))
-        with open(f'/sys/class/net/{self.name}/address') as file:
-            self.hardware = bytes.fromhex(file.read().replace(':', ''))
+        self.hardware, self.other_hardware = map(hardware_of, (self.name, far))
 
     def close(self):
         self._listener.close()
@@ -47,8 +52,12 @@ class Wire:
     def take_away(self):
         command('ip', 'address', 'flush', 'dev', self.name, 'to', self.address)
 
-    def hear(self, seconds):
-        """The next announcement, None when there is none in so long."""
+    def say(self, frame):
+        """As another host."""
+        self._listener.send(frame)
+
+    def hear(self, seconds, frames=None):
+        """The next announcement, or that of FRAMES, None when there is none in so long."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self._listener.settimeout(left)
@@ -56,7 +65,7 @@ class Wire:
                 frame = self._listener.recv(200)
             except TimeoutError:
                 return None
-            if self._is_announcement(frame):
+            if frame in frames if frames else self._is_announcement(frame):
                 return frame
         return None
 
@@ -125,6 +134,18 @@ def check(wire, frame):
     assert checksum(frame[22:54] + struct.pack('!IHBB', 32, 0, 0, ICMP6) + body) == 0
 
 
+def probe(address, hardware, sender=bytes(4)):
+    """Of RFC 5227, or of RFC 4862 and 4861: from HARDWARE, who has none, to all."""
+    if ':' not in address:
+        return ALL[ARP] + hardware + struct.pack('!HHHBBH', ARP, 1, 0x0800, 6, 4, 1) + hardware + sender + bytes(6) + \
+            socket.inet_aton(address)
+    target = socket.inet_pton(socket.AF_INET6, address)
+    group = socket.inet_pton(socket.AF_INET6, 'ff02::1:ff00:0')[:13] + target[13:]
+    body = struct.pack('!BBHI', SOLICITATION, 0, 0, 0) + target
+    body = body[:2] + struct.pack('!H', checksum(bytes(16) + group + struct.pack('!II', len(body), ICMP6) + body)) + body[4:]
+    return b'\x33\x33\xff' + target[13:] + hardware + struct.pack('!HIHBB', IP6, 6 << 28, len(body), ICMP6, 255) + bytes(16) + group + body
+
+
 def test_it_says_so_again_and_again(wire, serve):
     server = serve('--fenced')
     for _ in range(4):
@@ -148,14 +169,32 @@ def test_one_that_is_by_itself_says_nothing(wire, serve):
     assert wire.hear(4) is None
 
 
-def test_one_whose_pool_is_taken_over_says_nothing(wire, serve, pool):
-    """It has stood still meanwhile, and does not know yet."""
+def test_clients_over_rdma_connect_anew_when_another_host_asks(wire, serve):
+    """One that has had the address asks as one that has none. Others ask all the time."""
     server = serve('--fenced')
     assert wire.hear(20)
+    time.sleep(LOOK)  # it has begun to listen before it says something again
+    if wire.address == IPV4:
+        wire.say(probe(IPV4, wire.other_hardware, socket.inet_aton('192.0.2.79')))
+        wire.say(probe('192.0.2.80', wire.other_hardware))
+    else:
+        wire.say(probe('2001:db8::1:78', wire.other_hardware))  # to the same group
+    for _ in range(3):
+        assert wire.hear(20)
+    assert 'asks who has it' not in tail(server.log)
+    wire.say(probe(wire.address, wire.other_hardware))
+    wait_until(lambda: f'another host has had {wire.address}, and asks who has it' in tail(server.log), 20, 'it has heard that')
+
+
+def test_one_whose_pool_is_taken_over_asks_who_has_it(wire, serve, pool):
+    """It has stood still meanwhile, and does not know yet."""
+    server = serve('--fenced')
+    announced = wire.hear(20)
     server.process.send_signal(signal.SIGSTOP)
     wire.forget()
     pool.take_over()
     time.sleep(LOOK)
     server.process.send_signal(signal.SIGCONT)
     assert server.process.wait(timeout=20) == 3
+    assert wire.hear(1, [asked := probe(wire.address, wire.hardware), announced]) == asked
     assert wire.hear(1) is None

@@ -17,6 +17,7 @@ from machine import ROOT
 from node import kernel_of
 
 
+LOG = f'/var/lib/millrace/log/{POOL}.log'
 MESSAGES = 'inet millrace input udp dport 5405-5412'  # corosync's
 
 
@@ -86,7 +87,7 @@ def test_a_planned_move(cluster, work):
     move(cluster, work)
     owner = cluster.owner()
     assert owner is cluster.other(before)
-    assert owner.run("grep -o 'RDMA is served\\|the network is told' /var/lib/millrace/log/tank.log").splitlines()[-2:] == \
+    assert owner.run(f"grep -o 'RDMA is served\\|the network is told' {LOG}").splitlines()[-2:] == \
         ['RDMA is served', 'the network is told']
     work.check()
 
@@ -107,8 +108,14 @@ def test_a_server_that_is_killed(cluster, work):
     work.check()
 
 
-def test_a_node_that_stands_still_and_goes_on(cluster, work):
-    """For a minute at least, and its watchdog too. It is told that it was fenced, and what it writes until then is not kept."""
+def asked_for(node):
+    """How often its servers have heard another one ask for the address."""
+    return int(node.run(f"grep -c 'another host has had' {LOG}; true"))
+
+
+def test_a_node_that_stands_still_and_goes_on(cluster, clients, work):
+    """For a minute at least, and its watchdog too. It is told that it was fenced, and what it writes until then is not kept. Who
+    serves by then hears of it, and clients over RDMA, which may have heard both, connect anew."""
     owner = cluster.owner()
     read_elsewhere(cluster, work)
     with work.cut_off():
@@ -117,8 +124,11 @@ def test_a_node_that_stands_still_and_goes_on(cluster, work):
     cluster.wait_for_owner(cluster.other(owner))
     work.more(20)
     time.sleep(max(0, end - time.monotonic()))
+    before, told = clients['rdma'].connections_made(), asked_for(cluster.other(owner))
     owner.go_on()
     wait_until(lambda: not owner.is_on(), 300, 'it resets itself', interval=1)
+    assert asked_for(cluster.other(owner)) > told
+    wait_until(lambda: clients['rdma'].connections_made() != before, 60, 'clients connect anew')
     work.check()
 
 

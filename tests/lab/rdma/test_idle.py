@@ -2,7 +2,6 @@
 """Connections on which no call comes. Linux (6.0 and later) makes none any more, and waits for ever, where it has seen another
 hardware address of the server for a moment; ended by the server, the connection is made anew."""
 
-import re
 import time
 
 import pytest
@@ -14,12 +13,6 @@ from service import LEASE
 NULL = u32(77, 0, 2, 100003, 4, 0, 0, 0, 0, 0)
 OTHER = '52:54:00:de:ad:01'
 READS, CALLS = 12, 16  # each read is so many calls of 1 MiB at once: more than had memory of their own until then, when there was one
-
-
-def connections_made(client):
-    """How often each mount over RDMA has connected."""
-    told = client.run('cat /proc/self/mountstats').stdout.decode()
-    return [int(count) for count in re.findall(r'xprt:\s+rdma \d+ \d+ (\d+)', told)]
 
 
 def test_a_connection_without_a_call_ends(rdma, service, raw_client):
@@ -35,9 +28,9 @@ def test_a_connection_without_a_call_ends(rdma, service, raw_client):
 def test_a_client_at_rest_keeps_its_connection(rdma, mount, client):
     path = mount('rdma')
     client.run(f'echo kept >{path}/file; sync {path}/file')
-    before = connections_made(client)
+    before = client.connections_made()
     time.sleep(2 * LEASE)
-    assert client.run(f'cat {path}/file').stdout == b'kept\n' and connections_made(client) == before != []
+    assert client.run(f'cat {path}/file').stdout == b'kept\n' and client.connections_made() == before != []
 
 
 @pytest.mark.long
@@ -58,8 +51,8 @@ def test_a_server_with_another_hardware_address_for_a_moment(rdma, pair, service
     client.run(f'head -c {CALLS}M /dev/urandom >/tmp/read; dd if=/tmp/read of={path}/file bs=1M oflag=direct status=none', timeout=300)
     replace = f'ip neigh replace {service.address} dev {client.network} nud reachable lladdr'
     client.run(f'{replace} {OTHER}; sleep 0.3; {replace} {server.hardware_address("lan")}')
-    before, told = connections_made(client), service.log().count('no call has come')
+    before, told = client.connections_made(), service.log().count('no call has come')
     client.run(f'for i in $(seq {READS}); do dd if={path}/file bs={CALLS}M iflag=direct status=none | cmp - /tmp/read || exit 1; done; '
                'rm /tmp/read', timeout=400)
     assert service.log().count('no call has come') > told
-    assert connections_made(client) != before  # else there was nothing to see
+    assert client.connections_made() != before  # else there was nothing to see
