@@ -415,7 +415,8 @@ static void *reaper_thread(void *unused)
 	pthread_mutex_lock(&reaper.lock);
 	for (;;) {
 		struct rdma_connection *connection;
-		bool ends = STAILQ_EMPTY(&reaper.disconnect);
+		/* First, as its client may be back: those that there are count. */
+		bool ends = !STAILQ_EMPTY(&reaper.destroy);
 
 		connection =
 			ends ? STAILQ_FIRST(&reaper.destroy) : STAILQ_FIRST(&reaper.disconnect);

@@ -15,7 +15,7 @@
 
 #include "common/inet.h"
 
-#define LOOK_MS 20u
+#define LOOK_MS 5u
 
 /* Whatever else is wrong the server's own bind() tells. */
 bool address_is_missing(void)

@@ -13,9 +13,9 @@
  *
  * One that has heard both nodes keeps its connection, and waits for ever with a call that needs
  * more memory than it had registered (is_mute(), appliance/ntirpc/rdma_service.c). So a server that
- * ends as the pool is another's, or as drives refuse it, asks once who has the address, in the way
- * of a host that has none (RFC 5227, RFC 4862), and whoever has the pool ends its connections over
- * RDMA: clients make them anew.
+ * ends as the pool is another's, or as drives refuse it, tells whoever has the pool, as does a
+ * reader that begins, of a node that has booted; and as long as an earlier owner is not known to be
+ * dead the server that hears it ends its connections over RDMA: clients make them anew.
  *
  * It has a thread of its own, as to ask for the host's interfaces may wait for whoever changes one.
  * On links other than Ethernet's nothing is told.
@@ -27,6 +27,7 @@
 #include <pthread.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "nfs_core.h"
 
@@ -60,26 +61,46 @@ static void log_result(const struct sockaddr_storage *address, int result)
 		LogEvent(COMPONENT_FSAL, "the network is told each second who has %s", text);
 }
 
-/* Whether a host that has had the address has asked for it since the last time. */
-static bool is_asked_for(const struct sockaddr_ll *hardware, const struct sockaddr_storage *address)
+/* Whether another host has come back to the pool since the last time. The interface may be another
+ * one, or have been made anew. */
+static bool has_heard(const struct sockaddr_ll *hardware)
 {
-	static int fd = -1;
+	static int fd = -1, interface;
+	int r;
 
+	if (fd >= 0 && interface != hardware->sll_ifindex) {
+		close(fd);
+		fd = -1;
+	}
 	if (fd < 0)
-		fd = neighbour_listen(hardware, address);
-	return fd >= 0 && neighbour_probed(fd, address);
+		fd = neighbour_listen(hardware);
+	if (fd < 0)
+		return false;
+	interface = hardware->sll_ifindex;
+	r = neighbour_heard(fd, pool_uuid(nvme.pool));
+	if (r < 0) {
+		close(fd);
+		fd = -1;
+	}
+	return r > 0;
 }
 
-/* Clients are told first where to. */
-static void have_them_connect(const struct sockaddr_storage *address)
+/* Under the lock. Clients have been told where to. At most once in a lease, whoever says what how
+ * often; what is heard meanwhile is not forgotten. */
+static void renew_connections(bool heard)
 {
-	char text[INET6_ADDRSTRLEN];
+	static bool asked;
+	static time_t renewed;
+	struct timespec now;
 
-	inet_text(address, text);
-	LogEvent(COMPONENT_FSAL,
-		"another host has had %s, and asks who has it: clients over RDMA are to connect "
-		"anew",
-		text);
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	asked = (asked || heard) && pool_other_owners(nvme.pool);
+	if (!asked || (renewed && now.tv_sec - renewed < nfs_param.nfsv4_param.lease_lifetime))
+		return;
+	asked = false;
+	renewed = now.tv_sec;
+	LogEvent(COMPONENT_FSAL, "another host is back, which may have answered for this one: "
+				 "clients over RDMA are to connect anew");
 	rpc_rdma_renew();
 }
 
@@ -88,15 +109,14 @@ static void announce(void)
 	struct sockaddr_storage address = inet_unmapped(&nfs_param.core_param.bind_addr);
 	struct sockaddr_ll hardware;
 	bool found = neighbour_find(&address, &hardware);
-	bool asked = found && is_asked_for(&hardware, &address);
+	bool heard = found && has_heard(&hardware);
 
 	PTHREAD_MUTEX_lock(&lock);
 	if (found)
 		here = hardware;
 	if (running && !pool_failure(nvme.pool) && pool_lease_holds(nvme.pool)) {
 		log_result(&address, found ? neighbour_announce(&hardware, &address) : -ENODEV);
-		if (asked)
-			have_them_connect(&address);
+		renew_connections(heard);
 	}
 	PTHREAD_MUTEX_unlock(&lock);
 }
@@ -149,10 +169,21 @@ static void *announcing(void *data)
 	return NULL;
 }
 
+static void tell_of_reader(void)
+{
+	struct sockaddr_storage address = inet_unmapped(&nfs_param.core_param.bind_addr);
+	struct sockaddr_ll hardware;
+
+	if (neighbour_find(&address, &hardware))
+		(void)neighbour_tell(&hardware, pool_uuid(nvme.pool));
+}
+
 void announce_start(void)
 {
 	pthread_t thread;
 
+	if (pool_is_reader(nvme.pool))
+		tell_of_reader();
 	if (!nvme.options.fenced)
 		return;
 	running = true;
@@ -171,10 +202,8 @@ void announce_stop(void)
 
 void announce_lost(void)
 {
-	struct sockaddr_storage address = inet_unmapped(&nfs_param.core_param.bind_addr);
-
 	PTHREAD_MUTEX_lock(&lock);
 	if (here.sll_family)
-		(void)neighbour_probe(&here, &address);
+		(void)neighbour_tell(&here, pool_uuid(nvme.pool));
 	PTHREAD_MUTEX_unlock(&lock);
 }

@@ -88,26 +88,30 @@ int address_await(unsigned seconds, struct error *error);
 
 /* --- announce.c: who has that address ------------------------------------------------------- */
 
-/* Begins to tell the network each second, where the server is one of a cluster (`fenced`). */
+/* Begins to tell the network each second, where the server is one of a cluster (`fenced`). A reader
+ * tells once that it has begun. */
 void announce_start(void);
 /* Does not wait; from then on the pool is left alone. */
 void announce_stop(void);
-/* The pool is another's, or soon will be, and the address with it: asks who has it, if this server
- * has told so before. Does not wait. */
+/* The server ends as the pool is another's, or soon will be, and the address with it: tells whoever
+ * has it. Does not wait. */
 void announce_lost(void);
 
-/* --- neighbour.c: what hosts of an Ethernet tell each other of an address -------------------- */
+/* --- neighbour.c: what hosts of an Ethernet tell each other ------------------------------------
+ */
 
-/* The interface that has it; false where none does. May wait for whoever changes one. */
+/* The interface that has `address`, whose port is 0; false where none does. May wait for whoever
+ * changes one. */
 bool neighbour_find(const struct sockaddr_storage *address, struct sockaddr_ll *hardware);
 /* Tells all that `hardware` has it. A negative errno. */
 int neighbour_announce(const struct sockaddr_ll *hardware, const struct sockaddr_storage *address);
-/* Asks all who has it, as a host that has none: nobody learns anything by it. A negative errno. */
-int neighbour_probe(const struct sockaddr_ll *hardware, const struct sockaddr_storage *address);
-/* A descriptor for neighbour_probed(), or a negative errno. */
-int neighbour_listen(const struct sockaddr_ll *hardware, const struct sockaddr_storage *address);
-/* Whether another host has asked so since the last time. Does not wait. */
-bool neighbour_probed(int fd, const struct sockaddr_storage *address);
+/* Tells all that this host comes back to the pool. A negative errno. */
+int neighbour_tell(const struct sockaddr_ll *hardware, const uint8_t pool[16]);
+/* A descriptor for neighbour_heard(), or a negative errno. */
+int neighbour_listen(const struct sockaddr_ll *hardware);
+/* Whether another host has come back to the pool since the last time, or a negative errno: it will
+ * not be heard here any more. Does not wait. */
+int neighbour_heard(int fd, const uint8_t pool[16]);
 
 /* --- log.c: the log of the layers below goes into ganesha's -------------------------------- */
 

@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
- * What hosts of an Ethernet tell and ask each other about who has an address: the announcement and
- * the probe of RFC 5227 for one of IPv4, the unsolicited advertisement of RFC 4861 and the
- * solicitation of RFC 4862 for one of IPv6.
+ * What hosts of an Ethernet tell each other: who has an address, by the announcement of RFC 5227 or
+ * the unsolicited advertisement of RFC 4861, and who comes back to a pool, by a frame of our own,
+ * whose protocol is the first of those that IEEE 802 leaves to local experiments. No firewall sees
+ * it.
  */
 #include "export/internal.h"
 
 #include <errno.h>
 #include <ifaddrs.h>
-#include <linux/filter.h>
 #include <net/if_arp.h>
 #include <netinet/icmp6.h>
 #include <netinet/if_ether.h>
-#include <netinet/ip6.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #define NEIGHBOUR_HOPS 255 /* with fewer it is not taken */
+#define NOTICE_PROTOCOL 0x88b5
+#define NOTICES 3 /* as nobody says that one has come */
+#define NOTICES_READ 64 /* at a time, whoever sends more */
 
 /* --- the interface ------------------------------------------------------------------------- */
 
@@ -63,16 +65,10 @@ bool neighbour_find(const struct sockaddr_storage *address, struct sockaddr_ll *
 	return found;
 }
 
-/* --- IPv4 ---------------------------------------------------------------------------------- */
+/* --- frames -------------------------------------------------------------------------------- */
 
-static const struct in_addr *in4_of(const struct sockaddr_storage *address)
-{
-	return &((const struct sockaddr_in *)address)->sin_addr;
-}
-
-/* Its own header is the network layer's. */
-static int send_frame(const struct sockaddr_ll *hardware, uint16_t protocol,
-	const uint8_t to[ETH_ALEN], const void *packet, size_t length)
+static int send_to_all(
+	const struct sockaddr_ll *hardware, uint16_t protocol, const void *packet, size_t length)
 {
 	struct sockaddr_ll all = {
 		.sll_family = AF_PACKET,
@@ -85,67 +81,32 @@ static int send_frame(const struct sockaddr_ll *hardware, uint16_t protocol,
 
 	if (fd < 0)
 		return -errno;
-	memcpy(all.sll_addr, to, ETH_ALEN);
+	memset(all.sll_addr, 0xff, ETH_ALEN);
 	if (sendto(fd, packet, length, MSG_DONTWAIT, (struct sockaddr *)&all, sizeof(all)) < 0)
 		r = -errno;
 	close(fd);
 	return r;
 }
 
-/* A request for the address. By who has it: who knows another's hardware for it takes this. By who
- * has none, which nobody's knowledge changes by: a probe. */
-static int ask_in4(const struct sockaddr_ll *hardware, const struct sockaddr_storage *address,
-	const struct in_addr *sender)
+/* --- who has an address -------------------------------------------------------------------- */
+
+/* A request for the address by who has it: who knows another's hardware for it takes this. */
+static int announce_in4(const struct sockaddr_ll *hardware, const struct sockaddr_storage *address)
 {
-	static const uint8_t all[ETH_ALEN] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
+	const struct in_addr *in4 = &((const struct sockaddr_in *)address)->sin_addr;
 	struct ether_arp arp = {
 		.arp_hrd = htons(ARPHRD_ETHER),
 		.arp_pro = htons(ETHERTYPE_IP),
 		.arp_hln = ETH_ALEN,
-		.arp_pln = sizeof(*sender),
+		.arp_pln = sizeof(*in4),
 		.arp_op = htons(ARPOP_REQUEST),
 	};
 
 	memcpy(arp.arp_sha, hardware->sll_addr, ETH_ALEN);
-	memcpy(arp.arp_spa, sender, sizeof(*sender));
-	memcpy(arp.arp_tpa, in4_of(address), sizeof(struct in_addr));
-	return send_frame(hardware, ETHERTYPE_ARP, all, &arp, sizeof(arp));
+	memcpy(arp.arp_spa, in4, sizeof(*in4));
+	memcpy(arp.arp_tpa, in4, sizeof(*in4));
+	return send_to_all(hardware, ETHERTYPE_ARP, &arp, sizeof(arp));
 }
-
-/* Receives probes for the address alone. */
-static int listen_in4(const struct sockaddr_ll *hardware, const struct sockaddr_storage *address)
-{
-	struct sock_filter code[] = {
-		BPF_STMT(BPF_LD | BPF_H | BPF_ABS, offsetof(struct ether_arp, arp_op)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARPOP_REQUEST, 0, 5),
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct ether_arp, arp_spa)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 3),
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct ether_arp, arp_tpa)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ntohl(in4_of(address)->s_addr), 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, sizeof(struct ether_arp)),
-		BPF_STMT(BPF_RET | BPF_K, 0),
-	};
-	const struct sock_fprog filter = {.len = sizeof(code) / sizeof(*code), .filter = code};
-	struct sockaddr_ll here = {
-		.sll_family = AF_PACKET,
-		.sll_protocol = htons(ETHERTYPE_ARP),
-		.sll_ifindex = hardware->sll_ifindex,
-	};
-	/* Nothing comes before it is bound. */
-	int fd = socket(AF_PACKET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	int r;
-
-	if (fd < 0)
-		return -errno;
-	if (!setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof(filter)) &&
-		!bind(fd, (struct sockaddr *)&here, sizeof(here)))
-		return fd;
-	r = -errno;
-	close(fd);
-	return r;
-}
-
-/* --- IPv6 ---------------------------------------------------------------------------------- */
 
 /* Its checksum is the kernel's. The address is bound to, which fails as long as the kernel does not
  * take it for its own: another may have it. */
@@ -203,111 +164,63 @@ static int announce_in6(const struct sockaddr_ll *hardware, const struct sockadd
 	return r;
 }
 
-static uint16_t checksum(const void *data, size_t length, uint32_t sum)
+int neighbour_announce(const struct sockaddr_ll *hardware, const struct sockaddr_storage *address)
 {
-	const uint8_t *byte = data;
-
-	for (size_t i = 0; i + 1 < length; i += 2)
-		sum += (uint32_t)byte[i] << 8 | byte[i + 1];
-	sum = (sum & 0xffff) + (sum >> 16);
-	return (uint16_t)(sum + (sum >> 16));
+	return address->ss_family == AF_INET6 ? announce_in6(hardware, address)
+					      : announce_in4(hardware, address);
 }
 
-/* As of a host that has none yet, and would take the address if nobody else had it. */
-static int probe_in6(const struct sockaddr_ll *hardware, const struct sockaddr_storage *address)
-{
-	const uint8_t *in6 = ((const struct sockaddr_in6 *)address)->sin6_addr.s6_addr;
-	const uint8_t to[ETH_ALEN] = {0x33, 0x33, 0xff, in6[13], in6[14], in6[15]};
-	struct {
-		struct ip6_hdr ip;
-		struct nd_neighbor_solicit body;
-	} asked = {
-		.ip.ip6_flow = htonl(6u << 28),
-		.ip.ip6_plen = htons(sizeof(asked.body)),
-		.ip.ip6_nxt = IPPROTO_ICMPV6,
-		.ip.ip6_hlim = NEIGHBOUR_HOPS,
-		.ip.ip6_dst = {{{0xff, 0x02, [11] = 1, 0xff, in6[13], in6[14], in6[15]}}},
-		.body.nd_ns_type = ND_NEIGHBOR_SOLICIT,
-	};
-	uint16_t sum;
+/* --- who comes back to a pool -------------------------------------------------------------- */
 
-	memcpy(&asked.body.nd_ns_target, in6, sizeof(asked.body.nd_ns_target));
-	sum = checksum(&asked.ip.ip6_dst, sizeof(asked.ip.ip6_dst) + sizeof(asked.body),
-		IPPROTO_ICMPV6 + sizeof(asked.body)); /* its source is all 0 */
-	asked.body.nd_ns_cksum = htons((uint16_t)~sum);
-	return send_frame(hardware, ETHERTYPE_IPV6, to, &asked, sizeof(asked));
+struct notice {
+	char magic[8];
+	uint8_t pool[16];
+};
+
+static struct notice notice_of(const uint8_t pool[16])
+{
+	struct notice notice = {.magic = {'m', 'i', 'l', 'l', 'r', 'a', 'c', 'e'}};
+
+	memcpy(notice.pool, pool, sizeof(notice.pool));
+	return notice;
 }
 
-static int listen_in6(const struct sockaddr_ll *hardware)
+int neighbour_tell(const struct sockaddr_ll *hardware, const uint8_t pool[16])
 {
-	const struct sockaddr_in6 here = {
-		.sin6_family = AF_INET6,
-		.sin6_scope_id = (uint32_t)hardware->sll_ifindex,
+	const struct notice notice = notice_of(pool);
+	int r = 0;
+
+	for (int i = 0; i < NOTICES && !r; i++)
+		r = send_to_all(hardware, NOTICE_PROTOCOL, &notice, sizeof(notice));
+	return r;
+}
+
+int neighbour_listen(const struct sockaddr_ll *hardware)
+{
+	const struct sockaddr_ll here = {
+		.sll_family = AF_PACKET,
+		.sll_protocol = htons(NOTICE_PROTOCOL),
+		.sll_ifindex = hardware->sll_ifindex,
 	};
-	struct icmp6_filter asked;
-	int fd = socket(AF_INET6, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_ICMPV6);
+	/* Nothing comes before it is bound. */
+	int fd = socket(AF_PACKET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	int r;
 
-	if (fd < 0)
-		return -errno;
-	ICMP6_FILTER_SETBLOCKALL(&asked);
-	ICMP6_FILTER_SETPASS(ND_NEIGHBOR_SOLICIT, &asked);
-	if (!setsockopt(fd, IPPROTO_ICMPV6, ICMP6_FILTER, &asked, sizeof(asked)) &&
-		!bind(fd, (const struct sockaddr *)&here, sizeof(here)))
-		return fd;
+	if (fd < 0 || !bind(fd, (const struct sockaddr *)&here, sizeof(here)))
+		return fd < 0 ? -errno : fd;
 	r = -errno;
 	close(fd);
 	return r;
 }
 
-static bool is_probe_in6(const struct sockaddr_storage *from,
-	const struct nd_neighbor_solicit *body, const struct sockaddr_storage *address)
+int neighbour_heard(int fd, const uint8_t pool[16])
 {
-	return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)from)->sin6_addr) &&
-	       IN6_ARE_ADDR_EQUAL(
-		       &body->nd_ns_target, &((const struct sockaddr_in6 *)address)->sin6_addr);
-}
+	const struct notice notice = notice_of(pool);
+	struct notice heard;
+	bool any = false;
+	ssize_t n = 0;
 
-/* --- either -------------------------------------------------------------------------------- */
-
-int neighbour_announce(const struct sockaddr_ll *hardware, const struct sockaddr_storage *address)
-{
-	return address->ss_family == AF_INET6 ? announce_in6(hardware, address)
-					      : ask_in4(hardware, address, in4_of(address));
-}
-
-int neighbour_probe(const struct sockaddr_ll *hardware, const struct sockaddr_storage *address)
-{
-	const struct in_addr none = {INADDR_ANY};
-
-	return address->ss_family == AF_INET6 ? probe_in6(hardware, address)
-					      : ask_in4(hardware, address, &none);
-}
-
-int neighbour_listen(const struct sockaddr_ll *hardware, const struct sockaddr_storage *address)
-{
-	return address->ss_family == AF_INET6 ? listen_in6(hardware)
-					      : listen_in4(hardware, address);
-}
-
-bool neighbour_probed(int fd, const struct sockaddr_storage *address)
-{
-	union {
-		struct ether_arp arp;
-		struct nd_neighbor_solicit solicit;
-	} packet;
-	struct sockaddr_storage from = {0};
-	socklen_t size = sizeof(from);
-	bool probed = false;
-	ssize_t n;
-
-	while ((n = recvfrom(fd, &packet, sizeof(packet), 0, (struct sockaddr *)&from, &size)) >=
-		0) {
-		if (address->ss_family == AF_INET)
-			probed = true;
-		else if (n >= (ssize_t)sizeof(packet.solicit))
-			probed = probed || is_probe_in6(&from, &packet.solicit, address);
-		size = sizeof(from);
-	}
-	return probed;
+	for (int i = 0; i < NOTICES_READ && (n = recv(fd, &heard, sizeof(heard), 0)) >= 0; i++)
+		any = any || (n == sizeof(heard) && !memcmp(&heard, &notice, sizeof(heard)));
+	return n < 0 && errno != EAGAIN && errno != EINTR ? -errno : any;
 }

@@ -15,6 +15,7 @@ from served import client, cluster, readers, whole, writer  # noqa: F401 (fixtur
 
 def look_when_the_address_leaves(node, address):
     """Returns a function: whether the server of NODE had ended by then."""
+    node.run('rm', '-f', '/run/left')
     node.run('bash', '-c', f'(grep --quiet "^Deleted .* {address}/" < <(ip -oneline monitor address); '
                            f'[ ! -e /proc/{node.server_pid()}/exe ]; echo $? >/run/left) >/dev/null 2>&1 &')
     return lambda: wait_until(lambda: node.attempt('cat', '/run/left').stdout, 60, 'the address leaves') == '0\n'

@@ -1,25 +1,32 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
 """A server of a cluster (`serve --fenced`) tells its network each second who has its address, as long as the pool is its own, and
-asks who has it when it is another's."""
+that its node is back when it is another's, as a reader does that begins; whoever has the pool by then hears it."""
 
 import os
 import signal
 import socket
 import struct
 import time
+from uuid import UUID, uuid4
 
 import pytest
 
 from harness.host import Daemon, command, tail, wait_until
 from harness.rpc import answers_null
-from harness.server import MILLRACE, Pool, free_port
+from harness.server import LEASE, MILLRACE, Pool, free_port
 
 pytestmark = pytest.mark.millrace
 
 IPV4, IPV6 = '192.0.2.78', '2001:db8::78'
-ARP, IP6, ICMP6, SOLICITATION, ADVERTISEMENT = 0x0806, 0x86dd, 58, 135, 136
+ARP, IP6, NOTICE, ICMP6, ADVERTISEMENT = 0x0806, 0x86dd, 0x88b5, 58, 136
 LOOK = 2  # seconds: what an owner's look is good for, and some
 ALL = {ARP: b'\xff' * 6, IP6: b'\x33\x33\0\0\0\1'}
+
+
+def listen(name, protocol):
+    listener = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(protocol))
+    listener.bind((name, 0))
+    return listener
 
 
 def hardware_of(name):
@@ -36,12 +43,14 @@ class Wire:
         command('ip', 'link', 'set', far, 'up')
         command('ip', 'link', 'set', self.name, 'up')
         self.bring()
-        self._listener = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(IP6 if ':' in address else ARP))
-        self._listener.bind((far, 0))
+        self._listener = listen(far, IP6 if ':' in address else ARP)
+        self.notices = listen(far, NOTICE)
+        self.notices.settimeout(20)
         self.hardware, self.other_hardware = map(hardware_of, (self.name, far))
 
     def close(self):
         self._listener.close()
+        self.notices.close()
         command('ip', 'link', 'delete', self.name)
 
     def bring(self):
@@ -56,8 +65,8 @@ class Wire:
         """As another host."""
         self._listener.send(frame)
 
-    def hear(self, seconds, frames=None):
-        """The next announcement, or that of FRAMES, None when there is none in so long."""
+    def hear(self, seconds):
+        """The next announcement, None when there is none in so long."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self._listener.settimeout(left)
@@ -65,7 +74,7 @@ class Wire:
                 frame = self._listener.recv(200)
             except TimeoutError:
                 return None
-            if frame in frames if frames else self._is_announcement(frame):
+            if self._is_announcement(frame):
                 return frame
         return None
 
@@ -102,7 +111,7 @@ def serve(pool, wire):
 
     def serve(*words):
         port = free_port('127.0.0.1')  # one that is free there is free at an address of ours
-        server = Daemon([MILLRACE, 'serve', pool.name, '--foreground', '--listen', wire.address, '--port', str(port), *words,
+        server = Daemon([MILLRACE, 'serve', pool.name, '--foreground', '--listen', wire.address, '--port', str(port), '--lease', str(LEASE), *words,
                          '--state-dir', pool.state_dir, '--run-dir', pool.run_dir], log)
         begun.append(server)
         wait_until(lambda: answers_null(wire.address, port) or not server.alive(), 60, 'it is served')
@@ -134,16 +143,13 @@ def check(wire, frame):
     assert checksum(frame[22:54] + struct.pack('!IHBB', 32, 0, 0, ICMP6) + body) == 0
 
 
-def probe(address, hardware, sender=bytes(4)):
-    """Of RFC 5227, or of RFC 4862 and 4861: from HARDWARE, who has none, to all."""
-    if ':' not in address:
-        return ALL[ARP] + hardware + struct.pack('!HHHBBH', ARP, 1, 0x0800, 6, 4, 1) + hardware + sender + bytes(6) + \
-            socket.inet_aton(address)
-    target = socket.inet_pton(socket.AF_INET6, address)
-    group = socket.inet_pton(socket.AF_INET6, 'ff02::1:ff00:0')[:13] + target[13:]
-    body = struct.pack('!BBHI', SOLICITATION, 0, 0, 0) + target
-    body = body[:2] + struct.pack('!H', checksum(bytes(16) + group + struct.pack('!II', len(body), ICMP6) + body)) + body[4:]
-    return b'\x33\x33\xff' + target[13:] + hardware + struct.pack('!HIHBB', IP6, 6 << 28, len(body), ICMP6, 255) + bytes(16) + group + body
+def notice(uuid, hardware):
+    """That a node is back, to all that have the pool."""
+    return ALL[ARP] + hardware + struct.pack('!H', NOTICE) + b'millrace' + uuid.bytes
+
+
+def uuid_of(pool):
+    return UUID(pool.ask('pool', 'status', pool.name)['pool']['uuid'])
 
 
 def test_it_says_so_again_and_again(wire, serve):
@@ -169,32 +175,50 @@ def test_one_that_is_by_itself_says_nothing(wire, serve):
     assert wire.hear(4) is None
 
 
-def test_clients_over_rdma_connect_anew_when_another_host_asks(wire, serve):
-    """One that has had the address asks as one that has none. Others ask all the time."""
+def told_to_connect(server):
+    return tail(server.log).count('clients over RDMA are to connect anew')
+
+
+def test_clients_over_rdma_connect_anew_when_another_host_is_back(wire, serve, pool):
+    """As long as one that had the pool may write; and not more often than once in a lease."""
+    serve('--fenced', '--host', 'before').kill()
     server = serve('--fenced')
     assert wire.hear(20)
-    time.sleep(LOOK)  # it has begun to listen before it says something again
-    if wire.address == IPV4:
-        wire.say(probe(IPV4, wire.other_hardware, socket.inet_aton('192.0.2.79')))
-        wire.say(probe('192.0.2.80', wire.other_hardware))
-    else:
-        wire.say(probe('2001:db8::1:78', wire.other_hardware))  # to the same group
-    for _ in range(3):
-        assert wire.hear(20)
-    assert 'asks who has it' not in tail(server.log)
-    wire.say(probe(wire.address, wire.other_hardware))
-    wait_until(lambda: f'another host has had {wire.address}, and asks who has it' in tail(server.log), 20, 'it has heard that')
+    for frame in (notice(uuid4(), wire.other_hardware), notice(uuid_of(pool), wire.other_hardware)[:-1]):
+        wire.say(frame)
+    wire.forget()
+    assert wire.hear(20) and wire.hear(20) and not told_to_connect(server)
+    wire.say(notice(uuid_of(pool), wire.other_hardware))
+    wait_until(lambda: told_to_connect(server), 20, 'it has heard that')
+    wire.say(notice(uuid_of(pool), wire.other_hardware))
+    wire.forget()
+    assert wire.hear(20) and wire.hear(20) and told_to_connect(server) == 1
+    wait_until(lambda: told_to_connect(server) == 2, 3 * LEASE, 'a lease later it has')
 
 
-def test_one_whose_pool_is_taken_over_asks_who_has_it(wire, serve, pool):
+def test_nobody_has_had_it_before(wire, serve, pool):
+    server = serve('--fenced')
+    assert wire.hear(20)
+    wire.say(notice(uuid_of(pool), wire.other_hardware))
+    wire.forget()
+    assert wire.hear(20) and wire.hear(20) and not told_to_connect(server)
+
+
+def test_a_reader_says_that_its_node_is_back(wire, serve, pool):
+    serve('--reader')
+    assert [wire.notices.recv(200) for _ in range(3)] == [notice(uuid_of(pool), wire.hardware)] * 3
+
+
+def test_one_whose_pool_is_taken_over_says_that_its_node_is_back(wire, serve, pool):
     """It has stood still meanwhile, and does not know yet."""
     server = serve('--fenced')
-    announced = wire.hear(20)
+    assert wire.hear(20)
+    told = notice(uuid_of(pool), wire.hardware)
     server.process.send_signal(signal.SIGSTOP)
     wire.forget()
     pool.take_over()
     time.sleep(LOOK)
     server.process.send_signal(signal.SIGCONT)
     assert server.process.wait(timeout=20) == 3
-    assert wire.hear(1, [asked := probe(wire.address, wire.hardware), announced]) == asked
     assert wire.hear(1) is None
+    assert wire.notices.recv(200) == told
