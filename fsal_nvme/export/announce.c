@@ -40,6 +40,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
 static bool running; /* lock */
+static uint8_t uuid[16]; /* the pool's, which may be closed while this looks */
 static struct sockaddr_ll here; /* lock; where the address was last. Its family is 0: nowhere yet */
 
 /* --- each second --------------------------------------------------------------------------- */
@@ -77,7 +78,7 @@ static bool has_heard(const struct sockaddr_ll *hardware)
 	if (fd < 0)
 		return false;
 	interface = hardware->sll_ifindex;
-	r = neighbour_heard(fd, pool_uuid(nvme.pool));
+	r = neighbour_heard(fd, uuid);
 	if (r < 0) {
 		close(fd);
 		fd = -1;
@@ -175,13 +176,14 @@ static void tell_of_reader(void)
 	struct sockaddr_ll hardware;
 
 	if (neighbour_find(&address, &hardware))
-		(void)neighbour_tell(&hardware, pool_uuid(nvme.pool));
+		(void)neighbour_tell(&hardware, uuid);
 }
 
 void announce_start(void)
 {
 	pthread_t thread;
 
+	memcpy(uuid, pool_uuid(nvme.pool), sizeof(uuid));
 	if (pool_is_reader(nvme.pool))
 		tell_of_reader();
 	if (!nvme.options.fenced)
@@ -204,6 +206,6 @@ void announce_lost(void)
 {
 	PTHREAD_MUTEX_lock(&lock);
 	if (here.sll_family)
-		(void)neighbour_tell(&here, pool_uuid(nvme.pool));
+		(void)neighbour_tell(&here, uuid);
 	PTHREAD_MUTEX_unlock(&lock);
 }

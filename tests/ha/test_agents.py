@@ -57,26 +57,31 @@ def in_time(agent, action, timeout):
     return rc
 
 
-def test_a_server_that_hangs_when_it_is_told_to_end(make_agent, pool, tmp_path):
+@pytest.fixture
+def make_hanging(make_agent, pool, tmp_path):
+    """A server's agent, by whose command the server stands still before OPTION is asked for; MORE are lines of `case`."""
+    def make(option, more=''):
+        command = tmp_path / 'command'
+        command.write_text(f'#!/bin/sh\ncase "$*" in *{option}*) kill -STOP "$(cat {pool.run_dir}/{pool.name}/pid)" ;; {more} esac\n'
+                           f'exec {MILLRACE} "$@"\n')
+        command.chmod(0o755)
+        return make_agent('server', command=command)
+
+    return make
+
+
+def test_a_server_that_hangs_when_it_is_told_to_end(make_hanging):
     """As one whose drives do: it has answered just before, so that it is waited for, and the stop is done in time all the same."""
-    command = tmp_path / 'command'
-    command.write_text(f'#!/bin/sh\ncase "$*" in *--stop*) kill -STOP "$(cat {pool.run_dir}/{pool.name}/pid)" ;; esac\n'
-                       f'exec {MILLRACE} "$@"\n')
-    command.chmod(0o755)
-    agent = make_agent('server', command=command)
+    agent = make_hanging('--stop')
     agent.run('start')
     pid = agent.pid()
     assert in_time(agent, 'stop', 55) == SUCCESS
     assert not os.path.exists(f'/proc/{pid}/exe')
 
 
-def test_a_start_whose_server_hangs_fails_in_time(make_agent, pool, tmp_path):
+def test_a_start_whose_server_hangs_fails_in_time(make_hanging):
     """It has taken a while to begin, and does not answer then."""
-    command = tmp_path / 'command'
-    command.write_text(f'#!/bin/sh\ncase "$*" in *--probe*) kill -STOP "$(cat {pool.run_dir}/{pool.name}/pid)" ;; *--listen*) sleep 6 ;; esac\n'
-                       f'exec {MILLRACE} "$@"\n')
-    command.chmod(0o755)
-    agent = make_agent('server', command=command)
+    agent = make_hanging('--probe', '*--listen*) sleep 6 ;;')
     assert in_time(agent, 'start', 46) == GENERIC
     assert 'in time' in agent.said
     assert agent.run('stop') == SUCCESS
