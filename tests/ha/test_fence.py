@@ -13,6 +13,7 @@ from harness.server import ROOT
 
 NODES = ('n1', 'n2')
 OFF = 2
+PAGE = 4096
 # Process 1 of the node: its name, a network `lan` with carrier, the system with the agent in it as the package has it.
 NODE = '''
 set -euo pipefail
@@ -51,24 +52,26 @@ CONFIGURATION = '''nodelist {
 '''
 
 
+def make_drive(file, *options):
+    with open(file, 'wb') as made:
+        made.truncate(4 << 20)
+    return subprocess.run(['losetup', *options, '--show', '--find', file], check=True, capture_output=True, text=True).stdout.strip()
+
+
 class Place:
     """The node, and three drives that sbd has on it."""
 
     def __init__(self, place):
         script = NODE.format(place=place, system=SYSTEM, tree=ROOT)
+        self.place = place
         self.root = f'{place}/root'
         self.process = subprocess.Popen(['unshare', '-m', '-u', '-n', 'bash', '-c', script], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE)
         self.process.stdin.write(CONFIGURATION.encode())
         self.process.stdin.close()
         assert self.process.stdout.readline() == b'ready\n'
-        self.drives = []
-        for i in range(3):
-            file = f'{place}/drive{i}'
-            with open(file, 'wb') as made:
-                made.truncate(4 << 20)
-            self.drives.append(subprocess.run(['losetup', '--show', '--find', file], check=True, capture_output=True,
-                                              text=True).stdout.strip())
+        self.small = []
+        self.drives = [make_drive(f'{place}/drive{i}') for i in range(3)]
 
     def command(self, *words):
         return ['nsenter', '-t', str(self.process.pid), '-m', '-u', '-n', 'chroot', self.root, *words]
@@ -76,16 +79,34 @@ class Place:
     def run(self, *words, check=True):
         return subprocess.run(self.command(*words), check=check, capture_output=True, text=True)
 
-    def prepare(self):
+    def prepare(self, *drives):
         """All at once: sbd takes seconds for each."""
         steps = ' && '.join(['sbd -d $drive -1 1 -4 2 create', *(f'sbd -d $drive allocate {node}' for node in NODES)])
-        self.run('bash', '-c', f'for drive; do {{ {steps}; }} & done; for drive; do wait -n || exit 1; done', 'bash', *self.drives)
+        self.run('bash', '-c', f'for drive; do {{ {steps}; }} & done; for drive; do wait -n || exit 1; done', 'bash',
+                 *(drives or self.drives))
         return self
 
     def spoil(self, drive):
         """It is none of sbd's any more."""
         with open(drive, 'r+b') as file:
             file.write(bytes(1 << 20))
+
+    def fail_writes(self, number):
+        """Another drive in its place, which reads well, and takes no message: in its file, on a file system that is full, are
+        holes where those are to be. A page is a sector, as sbd has a node's name in one and its message in the next."""
+        small = f'{self.place}/small{number}'
+        os.mkdir(small)
+        subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=3m', 'small', small], check=True)
+        self.small.append(small)
+        subprocess.run(['losetup', '--detach', self.drives[number]], check=True)
+        self.drives[number] = make_drive(f'{small}/drive', '--sector-size', str(PAGE))
+        self.prepare(self.drives[number])
+        for slot, _ in enumerate(NODES):
+            subprocess.run(['fallocate', '--punch-hole', '--offset', str((2 + 2 * slot) * PAGE), '--length', str(PAGE),
+                            f'{small}/drive'], check=True)
+        with pytest.raises(OSError, match='No space'), open(f'{small}/rest', 'wb', buffering=0) as file:
+            while True:
+                file.write(bytes(PAGE))
 
     def start(self, action, **more):
         """The agent, as pacemaker starts it."""
@@ -117,6 +138,8 @@ class Place:
         self.process.wait()
         for drive in self.drives:
             subprocess.run(['losetup', '--detach', drive], check=True)
+        for small in self.small:
+            subprocess.run(['umount', small], check=True)
 
 
 @pytest.fixture
@@ -176,6 +199,18 @@ def test_less_is_not_enough(place):
         assert code == 1 and '1 of 3 drives' in err, action
     code, _, err = place.agent('off', port='n2')
     assert code == 1 and 'most of the drives' in err
+
+
+def test_a_drive_that_takes_no_message_does_not_count(place):
+    """sbd says nothing of one that it cannot write to. What stands there is what counts."""
+    place.fail_writes(0)
+    assert place.agent('off', port='n2')[0] == 0
+    assert place.messages() == ['clear', 'off', 'off']
+    assert place.agent('on', port='n2')[0] == 0
+    place.fail_writes(1)
+    code, _, err = place.agent('off', port='n2')
+    assert code == 1 and 'off was not told to n2 by most of the drives' in err
+    assert place.messages() == ['clear', 'clear', 'off']
 
 
 def test_a_drive_that_hangs_is_not_waited_for(place):
