@@ -4,8 +4,10 @@
  * whoever opens it next has them.
  *
  * A client is its co_ownerid, whatever the address and the transport that it comes by. Its record
- * comes with the reply that confirms it, is gone before anybody gets what was taken from it, and
- * ends with the first grace period in which it does not come back.
+ * comes with the reply that confirms it, and is gone before anybody gets what was taken from it.
+ * It ends with the first grace period in which the client does not say that it has reclaimed all
+ * (RFC 8881, 8.4.3): until then it stays of an earlier epoch. One that has nothing to reclaim has
+ * it from its first moment, as it may be given something then.
  */
 #include "export/internal.h"
 
@@ -57,13 +59,14 @@ static bool cannot_write(int error)
 	return error == -EROFS || pool_failure(nvme.pool);
 }
 
-static int record(nfs_client_id_t *client)
+typedef int put_function(struct pool *pool, const void *name, size_t length, uint64_t *lsn);
+
+/* The answer waits for it. */
+static int put(nfs_client_id_t *client, put_function *put_row)
 {
 	const nfs_client_record_t *owner = client->cid_client_record;
-	const uint8_t *name = (const uint8_t *)owner->cr_client_val;
-	size_t length = owner->cr_client_val_len;
 	uint64_t lsn = 0;
-	int r = client_put(nvme.pool, name, length, &lsn);
+	int r = put_row(nvme.pool, owner->cr_client_val, owner->cr_client_val_len, &lsn);
 
 	if (r && !cannot_write(r)) {
 		LogCrit(COMPONENT_CLIENTID,
@@ -71,10 +74,26 @@ static int record(nfs_client_id_t *client)
 			pool_name(nvme.pool), strerror(-r));
 		return r;
 	}
-	gsh_free(client->cid_recov_tag);
-	client->cid_recov_tag = tag_of(name, length);
 	hold_until_durable(lsn);
 	return 0;
+}
+
+static int record(nfs_client_id_t *client)
+{
+	const nfs_client_record_t *owner = client->cid_client_record;
+	int r = put(client, client_put_new);
+
+	if (r)
+		return r;
+	gsh_free(client->cid_recov_tag);
+	client->cid_recov_tag =
+		tag_of((const uint8_t *)owner->cr_client_val, owner->cr_client_val_len);
+	return 0;
+}
+
+static int complete(nfs_client_id_t *client)
+{
+	return put(client, client_put);
 }
 
 /* What the client had may be given to others when this returns: that waits. */
@@ -116,6 +135,7 @@ struct nfs4_recovery_backend recovery_in_pool = {
 	.recovery_init = init,
 	.recovery_read_clids = read_records,
 	.record_clid = record,
+	.complete_clid = complete,
 	.rm_clid = forget,
 	.add_revoke_fh = add_revoked,
 	.end_grace = end_grace,

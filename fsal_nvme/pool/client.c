@@ -43,7 +43,10 @@ int client_row_decode(struct client_row *row, struct reader *r)
 	return 0;
 }
 
-static int put_row(struct pool *pool, const struct client_row *row, uint64_t *lsn)
+/* Each a transaction about the client of `row`. */
+typedef int change_function(struct pool *pool, struct client_row *row, uint64_t *lsn);
+
+static int put_row(struct pool *pool, struct client_row *row, uint64_t *lsn)
 {
 	uint8_t key[ROW_KEY_MAX], value[CLIENT_ROW_MAX];
 	struct writer w = writer_on(value, sizeof(value));
@@ -61,43 +64,100 @@ static int put_row(struct pool *pool, const struct client_row *row, uint64_t *ls
 	return rc;
 }
 
-int client_put(struct pool *pool, const void *name, size_t length, uint64_t *lsn)
+static bool is_there(struct txn *txn, const struct client_row *row)
 {
-	struct client_row row = {.epoch = pool_epoch(pool), .length = length};
-	int rc;
+	uint8_t key[ROW_KEY_MAX];
+	struct client_row found;
+	struct bytes value;
+	struct reader r;
 
-	if (!length || length > POOL_CLIENT_MAX)
-		return -EINVAL;
-	memcpy(row.name, name, length);
-	rc = put_row(pool, &row, lsn);
-	if (rc != -ENOSPC)
-		return rc;
-	/* Who is to make room in a full pool has to come first. */
-	txn_urgent_begin();
-	rc = put_row(pool, &row, lsn);
-	txn_urgent_end();
-	return rc;
+	if (txn_get(txn, txn_pool(txn)->env, client_key(key, row->name, row->length), &value))
+		return false;
+	r = reader_on(value.data, value.length);
+	return !client_row_decode(&found, &r) && found.length == row->length &&
+	       !memcmp(found.name, row->name, row->length);
 }
 
-static int delete_row(struct txn *txn, const void *name, size_t length)
+static int put_new_row(struct pool *pool, struct client_row *row, uint64_t *lsn)
+{
+	struct txn *view;
+	bool known;
+	int rc = view_begin(pool->env, &view);
+
+	if (rc)
+		return rc;
+	known = is_there(view, row);
+	txn_abort(view);
+	if (!known)
+		return put_row(pool, row, lsn);
+	*lsn = pool_lsn(pool);
+	return 0;
+}
+
+static int delete_in(struct txn *txn, const struct client_row *row)
 {
 	uint8_t key[ROW_KEY_MAX];
 
-	return txn_delete(txn, txn_pool(txn)->env, client_key(key, name, length));
+	return txn_delete(txn, txn_pool(txn)->env, client_key(key, row->name, row->length));
 }
 
-int client_delete(struct pool *pool, const void *name, size_t length, uint64_t *lsn)
+static int delete_row(struct pool *pool, struct client_row *row, uint64_t *lsn)
 {
 	struct txn *txn;
 	int rc = txn_begin(pool, NULL, &txn);
 
 	if (rc)
 		return rc;
-	rc = delete_row(txn, name, length);
+	rc = delete_in(txn, row);
 	if (!rc)
 		return txn_commit(txn, lsn);
 	txn_abort(txn);
 	return rc;
+}
+
+/* Also in a full pool: who is to make room there has to come first, and who is gone may not come
+ * back for what others have got. */
+static int change(struct pool *pool, change_function *apply, struct client_row *row, uint64_t *lsn)
+{
+	int rc = apply(pool, row, lsn);
+
+	if (rc != -ENOSPC)
+		return rc;
+	txn_urgent_begin();
+	rc = apply(pool, row, lsn);
+	txn_urgent_end();
+	return rc;
+}
+
+static int put(
+	struct pool *pool, change_function *apply, const void *name, size_t length, uint64_t *lsn)
+{
+	struct client_row row = {.epoch = pool_epoch(pool), .length = length};
+
+	if (!length || length > POOL_CLIENT_MAX)
+		return -EINVAL;
+	memcpy(row.name, name, length);
+	return change(pool, apply, &row, lsn);
+}
+
+int client_put_new(struct pool *pool, const void *name, size_t length, uint64_t *lsn)
+{
+	return put(pool, put_new_row, name, length, lsn);
+}
+
+int client_put(struct pool *pool, const void *name, size_t length, uint64_t *lsn)
+{
+	return put(pool, put_row, name, length, lsn);
+}
+
+int client_delete(struct pool *pool, const void *name, size_t length, uint64_t *lsn)
+{
+	struct client_row row = {.length = length};
+
+	if (!length || length > POOL_CLIENT_MAX)
+		return -ENOENT;
+	memcpy(row.name, name, length);
+	return change(pool, delete_row, &row, lsn);
 }
 
 int client_next(struct txn *txn, struct client_row *row)
@@ -121,7 +181,7 @@ int client_next(struct txn *txn, struct client_row *row)
 }
 
 /* Rows of earlier epochs behind *at, as many as one record takes. -ENOENT: there are no more. */
-static int forget_some(struct txn *txn, struct client_row *at)
+static int forget_in(struct txn *txn, struct client_row *at)
 {
 	uint64_t epoch = pool_epoch(txn_pool(txn));
 	int rc = 0;
@@ -129,29 +189,41 @@ static int forget_some(struct txn *txn, struct client_row *at)
 	while (!rc && txn_room(txn) >= CLIENT_COST) {
 		rc = client_next(txn, at);
 		if (!rc && at->epoch != epoch)
-			rc = delete_row(txn, at->name, at->length);
+			rc = delete_in(txn, at);
 	}
 	return rc;
+}
+
+/* Of one transaction; where it fails `at` is what it was. -ENOENT: all is done. */
+static int forget_some(struct pool *pool, struct client_row *at, uint64_t *lsn)
+{
+	struct client_row last = *at;
+	struct txn *txn;
+	bool all;
+	int rc = txn_begin(pool, NULL, &txn);
+
+	if (rc)
+		return rc;
+	rc = forget_in(txn, &last);
+	all = rc == -ENOENT;
+	if (rc && !all) {
+		txn_abort(txn);
+		return rc;
+	}
+	rc = txn_commit(txn, lsn);
+	if (rc)
+		return rc;
+	*at = last;
+	return all ? -ENOENT : 0;
 }
 
 int clients_forget_earlier(struct pool *pool)
 {
 	struct client_row at = {0};
-	uint64_t lsn = 0;
-	struct txn *txn;
-	bool all = false;
+	uint64_t lsn;
 	int rc = 0;
 
-	while (!rc && !all) {
-		rc = txn_begin(pool, NULL, &txn);
-		if (rc)
-			break;
-		rc = forget_some(txn, &at);
-		all = rc == -ENOENT;
-		if (rc && !all)
-			txn_abort(txn);
-		else
-			rc = txn_commit(txn, &lsn);
-	}
-	return rc ? rc : pool_sync(pool, pool_lsn(pool));
+	while (!rc)
+		rc = change(pool, forget_some, &at, &lsn);
+	return rc == -ENOENT ? pool_sync(pool, pool_lsn(pool)) : rc;
 }

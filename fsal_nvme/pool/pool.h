@@ -439,12 +439,15 @@ struct client_row {
 /* Each a transaction; it lasts when *lsn is durable. Also in a full pool. -EINVAL: no bytes, or too
  * many. */
 int client_put(struct pool *pool, const void *name, size_t length, uint64_t *lsn);
-/* -ENOENT. */
+/* The same, but one that is there stays what it is, of an earlier epoch perhaps. */
+int client_put_new(struct pool *pool, const void *name, size_t length, uint64_t *lsn);
+/* The same. -ENOENT. */
 int client_delete(struct pool *pool, const void *name, size_t length, uint64_t *lsn);
 /* In a transaction, or a view of the pool's environment: the one after `row`, in no order of
  * theirs; `length` 0 for the first. -ENOENT: there are no more. */
 int client_next(struct txn *txn, struct client_row *row);
-/* Those that were not put in this epoch may not come back any more; durable on return. Waits. */
+/* Those that were not put in this epoch may not come back any more; durable on return. Waits. Also
+ * in a full pool. */
 int clients_forget_earlier(struct pool *pool);
 
 /* --- data ------------------------------------------------------------------------------------ */

@@ -149,6 +149,33 @@ def test_who_stayed_away_has_lost_it(newcomer, site, root):
         client.do(reclaim_complete())
 
 
+def test_who_has_not_reclaimed_has_lost_it(newcomer, site, root):
+    """It came back in the grace period, and was cut off before it could: others may have what it had, also after the next crash
+    (RFC 8881, section 8.4.3, the second edge condition). As long as that period lasts nobody has, also after a crash."""
+    cut, other = newcomer().ready(), newcomer().ready()
+    mine, file = make(cut, root, 'not reclaimed')
+    cut.do(putfh(file), lock(mine, 0, 10, b'locker'))
+    for _ in range(2):
+        crash(site)
+        come_back(cut)
+    assert cut.tell(*claim(cut, file)) == OK
+    crash(site)
+    for client in (cut, other):
+        come_back(client)
+    other.do(reclaim_complete())
+    assert site.pool.ask('serve', site.pool.name, '--end-grace')['grace_ended'] is True
+    his = other.do(putfh(file), open_as(other.clientid, b'owner', u32(BY_HANDLE)))
+    other.do(putfh(file), lock(his, 0, 10, b'locker'))
+    crash(site)
+    for client in (cut, other):
+        come_back(client)
+    assert cut.tell(*claim(cut, file)) in (NO_GRACE, RECLAIM_BAD)
+    back = other.do(*claim(other, file))
+    assert other.tell(putfh(file), lock(back, 0, 10, b'locker', reclaim=True)) == OK
+    for client in (cut, other):
+        client.do(reclaim_complete())
+
+
 def test_an_admin_ends_grace(newcomer, site, root):
     """Without waiting for who stays away, and that one has lost what it had."""
     away, there = newcomer().ready(), newcomer().ready()

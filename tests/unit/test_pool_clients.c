@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later. Clients of the server. links: pool */
 #include "pool_fixture.h"
 
+#include "pool/journal.h"
+
 #define DEVICE_SIZE (4u << 20)
 #define MANY 700 /* more than one record's worth of them go */
 
@@ -57,6 +59,18 @@ static bool is_there(struct pool *pool, const void *name, size_t length)
 	return found;
 }
 
+static int put_another(struct pool *pool)
+{
+	struct txn *txn;
+	uint64_t lsn;
+	int rc = txn_begin(pool, NULL, &txn);
+
+	if (rc)
+		return rc;
+	assert_int_equal(property_set(txn, 0, "test:one", "value"), 0);
+	return txn_commit(txn, &lsn);
+}
+
 static void test_one_comes_and_goes(void **state)
 {
 	struct pool *pool = fixture_must_open(&fixture);
@@ -95,7 +109,7 @@ static void test_names_of_any_bytes(void **state)
 static void test_earlier_ones_are_forgotten(void **state)
 {
 	struct pool *pool = fixture_must_open(&fixture);
-	uint64_t first = pool_epoch(pool), epochs;
+	uint64_t first = pool_epoch(pool), epochs, lsn;
 	char name[16];
 
 	for (unsigned i = 0; i < MANY; i++) {
@@ -110,7 +124,10 @@ static void test_earlier_ones_are_forgotten(void **state)
 	assert_int_equal(count(pool, &epochs), MANY + 1);
 	assert_int_equal(epochs, 1ull << first);
 	put(pool, "client 3");
-	put(pool, "new");
+	assert_int_equal(client_put_new(pool, "client 4", 8, &lsn), 0);
+	assert_int_equal(lsn, pool_lsn(pool));
+	assert_int_equal(client_put_new(pool, "new", 3, &lsn), 0);
+	assert_int_equal(pool_sync(pool, lsn), 0);
 	assert_int_equal(count(pool, &epochs), MANY + 2);
 	assert_int_equal(clients_forget_earlier(pool), 0);
 	assert_int_equal(clients_forget_earlier(pool), 0);
@@ -124,9 +141,38 @@ static void test_earlier_ones_are_forgotten(void **state)
 	assert_int_equal(pool_close(pool, NULL), 0);
 }
 
+/* Which others have reserved, and only what is urgent gets through. */
+static void test_in_a_full_journal(void **state)
+{
+	struct pool *pool = fixture_must_open(&fixture);
+	uint64_t lsn, epochs, held = 0;
+
+	put(pool, "alpha");
+	put(pool, "beta");
+	fixture_crash(&fixture, pool, SIM_LOSE_ALL);
+	pool = fixture_must_open(&fixture);
+	for (size_t bytes = 1 << 16; bytes; bytes /= 2)
+		while (!journal_reserve(pool, bytes, false))
+			held += bytes;
+	assert_true(held);
+	assert_int_equal(put_another(pool), -ENOSPC);
+	put(pool, "gamma");
+	assert_int_equal(client_delete(pool, "alpha", 5, &lsn), 0);
+	assert_int_equal(client_delete(pool, "alpha", 5, &lsn), -ENOENT);
+	assert_int_equal(clients_forget_earlier(pool), 0);
+	assert_int_equal(count(pool, &epochs), 1);
+	assert_true(is_there(pool, "gamma", 5));
+	fixture_crash(&fixture, pool, SIM_LOSE_ALL);
+
+	pool = fixture_must_open(&fixture);
+	assert_int_equal(count(pool, &epochs), 1);
+	assert_int_equal(pool_close(pool, NULL), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_in_a_full_journal, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_one_comes_and_goes, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_names_of_any_bytes, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_earlier_ones_are_forgotten, setup, teardown),
