@@ -40,6 +40,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
 static bool running; /* lock */
+static bool asked; /* lock; another host is back, for which no connections were renewed yet */
 static uint8_t uuid[16]; /* the pool's, which may be closed while this looks */
 static struct sockaddr_ll here; /* lock; where the address was last. Its family is 0: nowhere yet */
 
@@ -88,14 +89,13 @@ static bool has_heard(const struct sockaddr_ll *hardware)
 
 /* Under the lock. Clients have been told where to. At most once in a lease, whoever says what how
  * often; what is heard meanwhile is not forgotten. */
-static void renew_connections(bool heard)
+static void renew_connections(void)
 {
-	static bool asked;
 	static time_t renewed;
 	struct timespec now;
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
-	asked = (asked || heard) && pool_other_owners(nvme.pool);
+	asked = asked && pool_other_owners(nvme.pool);
 	if (!asked || (renewed && now.tv_sec - renewed < nfs_param.nfsv4_param.lease_lifetime))
 		return;
 	asked = false;
@@ -113,11 +113,12 @@ static void announce(void)
 	bool heard = found && has_heard(&hardware);
 
 	PTHREAD_MUTEX_lock(&lock);
+	asked = asked || heard;
 	if (found)
 		here = hardware;
 	if (running && !pool_failure(nvme.pool) && pool_lease_holds(nvme.pool)) {
 		log_result(&address, found ? neighbour_announce(&hardware, &address) : -ENODEV);
-		renew_connections(heard);
+		renew_connections();
 	}
 	PTHREAD_MUTEX_unlock(&lock);
 }
