@@ -128,7 +128,7 @@ static int parse_value(
 	if (p->kind == VALUE_FLAG)
 		*value = json_true();
 	else if (p->kind == VALUE_TEXT)
-		*value = json_string(text);
+		*value = *text ? json_string(text) : NULL;
 	else if (p->kind == VALUE_PATH)
 		*value = absolute_path(text);
 	else if (parse_number(p->kind, text, &number) || number > INT64_MAX)
@@ -138,8 +138,7 @@ static int parse_value(
 		*value = json_integer((json_int_t)number);
 	return *value ? 0
 		      : error_set(error, -EINVAL, p->name,
-				"its value must be text in UTF-8, and "
-				"not empty where it is a path");
+				"its value must be text in UTF-8, and not empty");
 }
 
 int argument_put(json_t *args, const struct parameter *p, const char *text, struct error *error)

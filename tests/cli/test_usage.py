@@ -20,7 +20,8 @@ from conftest import NOT_FOUND, OK, REFUSED, ROOT, USAGE, contents, verbs
     ('share', 'create', 'p/a', '--owner', 'nobody-of-this-name'),
     ('serve', 'p', '--port', '65536'), ('serve', 'p', '--port', '0'), ('serve', 'p', '--listen', 'x'),
     ('serve', 'p', '--stop', '--enable'), ('dataset', 'ingest', 'p/a'), ('dataset', 'ingest', 'p/a', ''), ('share', 'set', 'p/a'),
-    ('status', '--host', 'x' * 64)])
+    ('status', '--host', 'x' * 64), ('status', ''), ('status', '--host', ''), ('node', 'drain', ''),
+    ('cluster', 'remove', '', '--yes'), ('cluster', 'create', '--address', '', '--pool', 'p')])
 def test_usage(site, args):
     error = site.fails(USAGE, *args)
     assert error['code'] == 'usage' and error['errno'] == 'EINVAL'

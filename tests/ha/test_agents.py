@@ -308,6 +308,20 @@ def test_a_pool_that_was_taken_away_by_hand(make_agent, pool, cluster, monkeypat
     assert server.run('stop', **IN_A_CLUSTER) == SUCCESS and 'fenced' not in server.said
 
 
+def test_a_server_that_the_cluster_has_not_started(make_agent, pool, cluster):
+    """It may have other options than it should: it is not taken for the cluster's."""
+    agent = make_agent('server')
+    agent.run('start')
+    assert agent.run('monitor', CRM_meta_interval=0) == SUCCESS
+    agent.parameters.update(IN_A_CLUSTER)
+    for action in ('monitor', 'start'):
+        assert agent.run(action, CRM_meta_interval=0) == GENERIC
+        assert f'millrace serve {pool.name} --stop' in agent.said
+    assert agent.run('stop') == SUCCESS
+    assert agent.run('start') == SUCCESS
+    assert agent.run('monitor', CRM_meta_interval=0) == SUCCESS
+
+
 def test_outside_of_a_cluster_nobody_is_told(make_agent, pool, cluster):
     server = make_agent('server')
     assert server.run('start') == SUCCESS

@@ -70,3 +70,15 @@ def test_how_a_node_is(joined, attributes, state, tmp_path):
     told = f'<pacemaker-result><nodes><node name="n2" {attributes}/></nodes></pacemaker-result>'
     done = subprocess.run(['bash', '-c', STATE, 'bash', COMMON, conf, str(joined)], input=told, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == state, done.stderr
+
+
+@pytest.mark.parametrize('address, written', [
+    ('192.0.2.9/24', '192.0.2.9/24'), ('192.0.2.9/024', '192.0.2.9/24'),
+    ('2001:DB8:0::2/64', '2001:db8::2/64'), ('::1/128', '::1/128'),
+    ('192.0.2.9', ''), ('192.0.2/24', ''), ('192.0.2.256/24', ''), ('192.0.2.9/33', ''), ('192.0.2.9/', ''), ('192.0.2.9/24/24', ''),
+    ('2001:db8::2/129', ''), ('2001:db8::g/64', ''), ('a.be/24', ''), ('/24', ''), ('', ''),
+])
+def test_one_address_is_written_in_one_way(address, written):
+    script = 'eval "$(sed -n "/^canonical()/,/^}/p" "$1")"; canonical "$2" || :'
+    done = subprocess.run(['bash', '-c', script, 'bash', COMMON.parent / 'service', address], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == written, done.stderr
