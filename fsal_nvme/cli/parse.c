@@ -138,7 +138,7 @@ static int parse_value(
 		*value = json_integer((json_int_t)number);
 	return *value ? 0
 		      : error_set(error, -EINVAL, p->name,
-				"its value must be text in UTF-8, and not empty");
+				"%s must be text in UTF-8, and not empty", p->shown);
 }
 
 int argument_put(json_t *args, const struct parameter *p, const char *text, struct error *error)
