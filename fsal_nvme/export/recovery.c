@@ -70,7 +70,7 @@ static int put(nfs_client_id_t *client, put_function *put_row)
 
 	if (r && !cannot_write(r)) {
 		LogCrit(COMPONENT_CLIENTID,
-			"pool %s: a client cannot be recorded, and is refused: %s",
+			"pool %s: a client cannot be recorded, and is told so: %s",
 			pool_name(nvme.pool), strerror(-r));
 		return r;
 	}
