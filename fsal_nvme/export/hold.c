@@ -93,6 +93,7 @@ int hold_until_written(struct volume_file *file, const struct fsal_io_arg *arg, 
 /* --- what this server alone can know -------------------------------------------------------- */
 
 struct vouching {
+	struct durable_wait durable;
 	struct look_wait look;
 	struct reply_hold *reply;
 };
@@ -110,6 +111,12 @@ static void vouched(struct look_wait *look)
 	gsh_free(vouching);
 }
 
+/* Where the pool has failed there are no records (recovery.c). */
+static void recorded(struct durable_wait *wait, int status)
+{
+	pool_look(nvme.pool, &container_of(wait, struct vouching, durable)->look);
+}
+
 void hold_until_vouched(void)
 {
 	struct reply_hold *reply = reply_hold_take();
@@ -119,8 +126,10 @@ void hold_until_vouched(void)
 		return;
 	vouching = gsh_calloc(1, sizeof(*vouching));
 	vouching->reply = reply;
+	vouching->durable.done = recorded;
 	vouching->look.done = vouched;
-	pool_look(nvme.pool, &vouching->look);
+	pool_when_durable(nvme.pool, pool_is_read_only(nvme.pool) ? 0 : pool_lsn(nvme.pool),
+		&vouching->durable);
 }
 
 /* --- memory of the request ----------------------------------------------------------------- */

@@ -299,8 +299,9 @@ void hold_until_durable(uint64_t lsn);
 /* An operation on names that changed nothing: the reply leaves when all that it may have seen is
  * durable. */
 void hold_names_told(void);
-/* The reply tells what is known to this server alone: it leaves when no other one is found that has
- * the pool by now, and not at all where one has. */
+/* The reply tells what is known to this server alone: it leaves when that is durable, as it may be
+ * told a second time (a CREATE_SESSION that is sent again), and no other one is found that has the
+ * pool by now; not at all where one has. */
 void hold_until_vouched(void);
 /* The reply leaves when all writes to the file that have returned are durable. */
 void hold_until_committed(struct volume_file *file);
