@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from harness.host import Daemon, command, tail, wait_until
-from harness.protocol import RECLAIM, Client, creating, open_as, reclaim_complete
+from harness.protocol import RECLAIM, Client, creating, exchange_id, open_as, reclaim_complete
 from harness.rpc import answers_null
 from harness.server import MILLRACE, Pool, VerbFailed, free_port
 from harness.wire import GETFH, OK, PUTROOTFH, Connection, lookup, putfh, u32
@@ -119,6 +119,22 @@ def test_one_whose_pool_is_taken_over(pool, begin, address):
     pool.take_over()
     assert server.process.wait(timeout=20) == 3
     assert 'belongs to another host now' in tail(server.log)
+
+
+def test_a_client_of_two_addresses_is_one(pool):
+    """Of a server that has them all."""
+    port = free_port(PORT_OF)
+    pool.ask('serve', pool.name, '--port', str(port), '--lease', str(LEASE))
+    sites = [SimpleNamespace(pool=pool, server=SimpleNamespace(address=host, port=port)) for host in (PORT_OF, '127.0.0.2', '::1')]
+    one = Client(sites[0]).ready()
+    for site in sites[1:]:
+        again = Client(site)
+        again.name, again.boot = one.name, one.boot
+        assert again.call(exchange_id(again.name, again.boot))[0][0] == one.clientid
+        again.connection.close()
+    assert one.tell(PUTROOTFH) == OK
+    one.close()
+    pool.verb('serve', pool.name, '--stop')
 
 
 def test_clients_have_all_of_the_grace_period(pool, begin, address):

@@ -144,6 +144,14 @@ CHANGES = {
 }
 
 
+def begin_again(site, *sessions):
+    """The server, which waits for nobody who does not come back."""
+    site.server.start()
+    site.pool.ask('serve', site.pool.name, '--end-grace')
+    for session in sessions:
+        session.reconnect()
+
+
 def content(session, file):
     return session.compound(putfh(file), read(ANONYMOUS, 0, MIB))[1]
 
@@ -196,7 +204,8 @@ def test_reads_go_on_while_more_replies_than_workers_are_held(site, disk, change
         load.wait_until_held(site)
     assert len(load.finish()) == len(load.numbers)
     assert missing(load, reader, change) == []
-    reader.kill9()
+    site.server.kill9()
+    begin_again(site, reader)
     assert missing(load, reader, change) == []
 
 
@@ -253,7 +262,8 @@ def test_what_a_client_left_is_done_and_its_reply_kept(site, disk, abort):
         session.connection = Connection(site.server)
     answers = [answer(call) for call in load.calls]
     assert [n for n in load.numbers if answers[n][:2] != (len(text(n)), FILE_SYNC)] == []
-    other.kill9()
+    site.server.kill9()
+    begin_again(site, other)
     assert missing(load, other, 'stable write') == []
 
 
@@ -322,7 +332,8 @@ def test_kill9_while_replies_are_held(site, disk):
         load.wait_until_held(site)
         assert load.quiet()
         site.server.signal(signal.SIGKILL)
-    other.kill9()
+    site.server.kill9()
+    begin_again(site, other)
     assert {content(other, load.files[n]) for n in load.numbers} <= \
         {b'before', *map(text, load.numbers)}
 
@@ -340,8 +351,7 @@ def test_sigterm_awaits_held_replies(site, disk):
     assert len(load.finish()) == len(load.numbers)
     site.server.stop()
     assert site.pool.status()['state'] == 'idle'
-    site.server.start()
-    other.reconnect()
+    begin_again(site, other)
     assert missing(load, other, 'stable write') == []
 
 
@@ -377,8 +387,7 @@ def test_a_held_reply_becomes_an_error_when_the_journal_fails(breaking, disk, ch
     with pytest.raises(RuntimeError, match='stopped with exit 1'):
         breaking.server.stop()
     disk.repair()
-    breaking.server.start()
-    other.reconnect()
+    begin_again(breaking, other)
     for n in load.numbers:
         assert content(other, load.files[n]) in (b'before', text(n))
     assert other.status(putfh(load.root), mkdir('later')) == OK
@@ -569,7 +578,7 @@ def test_sigterm_under_load(site):
         thread.join(60)
     assert site.pool.status()['state'] == 'idle'
     site.pool.check()
-    site.server.start()
+    begin_again(site)
     reader = Session(site)
     for session, numbers in zip(sessions, done):
         for n in numbers:

@@ -8,10 +8,12 @@ import pytest
 
 from harness.host import wait_until
 from harness.protocol import (
-    BY_HANDLE, DENIED, NO_GRACE, RECLAIM, RECLAIM_BAD, Client, by_name, create_session, creating, exchange_id, lock, open_as,
-    reclaim_complete)
+    BY_HANDLE, BYPASS, DENIED, NO_GRACE, RECLAIM, RECLAIM_BAD, Client, by_name, create_session, creating, exchange_id, lock,
+    open_as, reclaim_complete)
 from harness.server import LEASE
-from harness.wire import GETFH, GRACE, OK, PUTROOTFH, SERVERFAULT, SHARE_DENIED, WRITE, Connection, lookup, putfh, u32
+from harness.wire import (
+    ANONYMOUS, BOTH, DELAY, GETFH, GRACE, LOCKED, OK, PUTROOTFH, READ, SERVERFAULT, SHARE_DENIED, WRITE, Connection, lookup, putfh,
+    read, u32, write)
 
 pytestmark = pytest.mark.millrace
 
@@ -176,6 +178,23 @@ def test_who_has_not_reclaimed_has_lost_it(newcomer, site, root):
         client.do(reclaim_complete())
 
 
+def test_nobody_reads_without_an_open_before_grace_ends(newcomer, site, root):
+    """Who is still away may have denied it."""
+    away, other = newcomer().ready(), newcomer().ready()
+    away.do(putfh(root), open_as(away.clientid, b'owner', deny=BOTH, **creating('denied')))
+    file = away.do(putfh(root), lookup('denied'), GETFH)
+    crash(site)
+    come_back(other)
+    for stateid in (ANONYMOUS, BYPASS):
+        assert other.tell(putfh(file), read(stateid, 0, 10)) == GRACE
+    assert other.tell(putfh(file), write(ANONYMOUS, 0, b'early')) == GRACE
+    come_back(away)
+    assert away.tell(putfh(file), open_as(away.clientid, b'owner', u32(RECLAIM, 0), deny=BOTH)) == OK
+    for client in (away, other):
+        client.do(reclaim_complete())
+    assert other.tell(putfh(file), read(ANONYMOUS, 0, 10)) == LOCKED
+
+
 def test_an_admin_ends_grace(newcomer, site, root):
     """Without waiting for who stays away, and that one has lost what it had."""
     away, there = newcomer().ready(), newcomer().ready()
@@ -216,19 +235,21 @@ def test_what_was_given_to_another_is_his(newcomer, site, root):
 
 
 def test_what_a_silent_client_denies_to_others_ends(newcomer, root):
-    """Behind its lease, when another wants it: by name, or by handle."""
+    """Behind its lease, when another wants it: by name, by handle, or beside what he has."""
     other = newcomer().ready()
-    for name in ('named', 'held'):
+    for name in ('named', 'held', 'raised'):
         silent = newcomer().ready()
         silent.do(putfh(root), open_as(silent.clientid, b'owner', deny=WRITE, **creating(name)))
-    file = other.do(putfh(root), lookup('held'), GETFH)
+    held, raised = [other.do(putfh(root), lookup(name), GETFH) for name in ('held', 'raised')]
+    other.do(putfh(raised), open_as(other.clientid, b'owner', u32(BY_HANDLE), access=READ))
 
     def open_status(place, what):
         status = other.tell(putfh(place), open_as(other.clientid, b'owner', what))
-        assert status in (OK, SHARE_DENIED)
+        assert status in (OK, SHARE_DENIED, DELAY)
         return status
 
-    for wanted in ((root, by_name('named')), (file, u32(BY_HANDLE))):
+    wants = ((root, by_name('named')), (held, u32(BY_HANDLE)), (raised, u32(BY_HANDLE)))
+    for wanted in wants:
         assert open_status(*wanted) == SHARE_DENIED
-    for wanted in ((root, by_name('named')), (file, u32(BY_HANDLE))):
+    for wanted in wants:
         wait_until(lambda wanted=wanted: open_status(*wanted) == OK, 4 * LEASE, 'it may be opened', interval=1)
