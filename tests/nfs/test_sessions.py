@@ -19,8 +19,8 @@ from harness.protocol import (
 from harness.server import LEASE
 from harness.wire import (
     ANONYMOUS, EXIST, FILE_SYNC, GETFH, INVAL, MODE, NOENT, OK, PUTROOTFH, SAVEFH, SEQ_MISORDERED,
-    SIZE, TOOSMALL, Connection, Refused, getattr_, lookup, mkdir, nothing, putfh, read, remove,
-    u32, u64, write)
+    SIZE, TOOSMALL, Connection, Refused, getattr_, lookup, mkdir, putfh, read, remove, u32,
+    write)
 
 pytestmark = pytest.mark.millrace
 

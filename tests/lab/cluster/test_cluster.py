@@ -15,6 +15,7 @@ from cluster import CLIENTS, CORE, MINE, POOL, PORTS, SERVICE, WATCHDOG, Cluster
 from harness.host import Timeout, wait_until
 from machine import ROOT
 from node import kernel_of
+from work import MOUNT_TIMEOUT
 
 
 LOG = f'/var/lib/millrace/log/{POOL}.log'

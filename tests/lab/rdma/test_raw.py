@@ -5,7 +5,6 @@ import os
 
 import pytest
 
-from harness.host import wait_until
 from harness.wire import (
     PUTROOTFH, SIZE, getattr_, lookup, open_, read, results, u32, unchecked, write)
 from held import ARENA_KB, CONNECTION_KB, SLAB_KB, WORKERS
