@@ -19,6 +19,7 @@
 
 #include "cli/command.h"
 #include "cli/socket.h"
+#include "common/cluster.h"
 
 #define GIVE_UP_SECONDS 30 /* to end, for a server that did not come up: it drains for up to 20 */
 
@@ -82,6 +83,11 @@ static int check_owner(struct command *c, const struct pool_summary *s)
 	if (s->exported)
 		return error_set(&c->error, -EBUSY, s->name,
 			"it is exported: `millrace pool import %s` takes it", s->name);
+	if (strcmp(s->owner, command_host(c)) && !has(c, "fenced") && host_is_member())
+		return error_set(&c->error, -EBUSY, s->name,
+			"node %s had it last: in a cluster `millrace service create` has it "
+			"served, and `millrace service move` elsewhere",
+			s->owner);
 	if (strcmp(s->owner, command_host(c)) && !has(c, "fenced"))
 		return error_set(&c->error, -EBUSY, s->name,
 			"it is assigned to host %s: export it there, or, if that host is dead or "

@@ -18,6 +18,7 @@
 #include "cli/command.h"
 #include "cli/socket.h"
 #include "common/boot.h"
+#include "common/cluster.h"
 
 #define STOP_SECONDS 120
 #define KILL_SECONDS 20 /* until what was killed is gone */
@@ -180,7 +181,10 @@ int server_stop(struct command *c, const char *pool)
 		killed                      ? "The server did not stop in time, and was killed."
 		: systemd_has_unit(c, pool) ? "The server has stopped. At the next boot systemd "
 					      "starts it again, unless it is told --disable."
-					    : "The server has stopped.");
+		: host_is_member()
+			? "The server has stopped. The cluster starts a service's again: "
+			  "`pcs resource disable SERVICE-server` is to end one."
+			: "The server has stopped.");
 	return 0;
 }
 

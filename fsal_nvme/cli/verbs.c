@@ -191,7 +191,7 @@ static const struct parameter service_create_args[] = {SERVICE,
 	{"address", VALUE_TEXT, PARAMETER_NEEDED, 0, 0, "ADDRESS/BITS",
 		"where clients find it, on whichever node"},
 	{"port", VALUE_NUMBER, 0, 1, 65535, "N", "TCP port (2049)"},
-	{"lease", VALUE_NUMBER, 0, 5, 180, "SECONDS", "lease of NFS clients (20)"}, END};
+	{"lease", VALUE_NUMBER, 0, 10, 180, "SECONDS", "lease of NFS clients (20)"}, END};
 static const struct parameter service_move_args[] = {
 	SERVICE, {"node", VALUE_TEXT, PARAMETER_PLACE, 0, 0, "NODE", "where to (any other)"}, END};
 static const struct parameter one_service[] = {SERVICE, END};

@@ -213,6 +213,7 @@ static const struct field cluster[] = {
 	{"name", "cluster", FIELD_TEXT},
 	{"quorum", "quorum", FIELD_BOOL},
 	{"fencing", "fencing", FIELD_BOOL},
+	{"maintenance", "maintenance", FIELD_BOOL},
 	{"qnetd", "quorum device", FIELD_TEXT},
 	{"qnetd_connected", "is connected", FIELD_BOOL},
 	END,
@@ -273,6 +274,7 @@ const struct view view_table[] = {
 	{"cluster", "status", "nodes", "", NULL, nodes, false},
 	{"cluster", "status", "services", "", NULL, cluster_services, false},
 	{"cluster", "status", "drives", "", NULL, cluster_drives, false},
+	{"cluster", "status", "advice", "", "\nNothing is to be done.", advice, true},
 	{"service", "list", "services", NULL, "The cluster has no services.", services, false},
 	{NULL, NULL, NULL, NULL, NULL, NULL, false},
 };

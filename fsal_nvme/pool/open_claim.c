@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "common/cluster.h"
 #include "pool/journal.h"
 #include "pool/opening.h"
 
@@ -86,8 +87,11 @@ static int check_owner(struct opening *o)
 			best->name);
 	if (best->state != LABEL_EXPORTED && !ours && !o->options->force)
 		return error_set(o->error, -EBUSY, best->name,
-			"it is assigned to host %s; export it there, or use --force if that host "
-			"is gone",
+			host_is_member()
+				? "node %s had it last; `millrace service list` says which node "
+				  "serves it: use it there"
+				: "it is assigned to host %s; export it there, or use --force if "
+				  "that host is gone",
 			best->owner);
 	o->owner_gone = owner_is_gone(o, ours);
 	if (o->owner_gone)

@@ -105,6 +105,7 @@ OTHER = {'name': 'n2', 'state': 'online', 'failed': []}
     ({}, {'state': 'starting'}, 'n2 is starting'),
     ({}, {'failed': ['tank-server', 'tank-reader']}, 'on n2 failed tank-server and tank-reader'),
     ({'fencing': False}, {}, 'this node could fence nobody'),
+    ({'maintenance': True}, {}, 'in maintenance mode nobody takes over'),
     ({'qnetd_connected': False}, {}, 'without the quorum device'),
     ({}, {}, 'not an update file'),  # it is asked for what it is given
 ])

@@ -37,12 +37,19 @@ def test_who_does_not_serve_says_who_is_to_be_asked(cluster):
     assert '`millrace service list`' in advice['next'] and '--force' not in done.stdout
 
 
+def advice(node):
+    """What `cluster status` finds wrong, and what it says of that."""
+    return {row['what']: row['next'] for row in node.ask('cluster', 'status')['advice']}
+
+
 def test_without_fencing_nothing_is_started(cluster, writer):
     cluster.set('stonith-enabled', 'false')
     try:
         cluster.owner().signal_server(signal.SIGKILL)
         wait_until(lambda: any('no fencing' in why for why in cluster.failures()), 120, 'the start is refused')
         assert cluster.owner() is None
+        told = advice(cluster.nodes[0])
+        assert 'service tank is served by no node' in told and any('could fence nobody' in what for what in told)
     finally:
         cluster.set('stonith-enabled', 'true')
         cluster.clean()
@@ -55,6 +62,7 @@ def test_a_node_is_drained_and_resumed(cluster, writer, told):
     other = cluster.other(before)
     before.ask('node', 'drain')
     assert cluster.owner() is other
+    assert advice(other)[f'{before.name} is drained'] == f'`millrace node resume {before.name}` when your work is done'
     assert 'no other node is online' in other.refused('node', 'drain')
     assert 'no other node is online' in other.refused('service', 'move', 'tank')
     assert f'{before.name} is drained' in other.refused('service', 'move', 'tank', before.name)

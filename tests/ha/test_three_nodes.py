@@ -29,6 +29,8 @@ def test_who_is_left_serves_when_all_others_are_known_to_be_dead(cluster):
         node.kill()
     wait_until(lambda: states(left) == {left.name: 'online', second.name: 'unclean', third.name: 'unclean'}, 60, 'they are missed')
     assert 'is fenced first' in left.refused('cluster', 'remove', second.name, third.name, '--yes')
+    told = {row['what']: row['next'] for row in left.ask('cluster', 'status')['advice']}
+    assert 'confirm-dead' in told['there is no quorum: nothing is served'] and f'{third.name} is lost, and may be at work all the same' in told
     left.ask('cluster', 'confirm-dead', second.name, '--yes')
     assert not left.ask('cluster', 'status')['cluster']['quorum'] and not cluster.owner()
     assert 'is fenced first' in left.refused('cluster', 'remove', second.name, third.name, '--yes')

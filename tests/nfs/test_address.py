@@ -124,17 +124,19 @@ def test_one_whose_pool_is_taken_over(pool, begin, address):
 def test_a_client_of_two_addresses_is_one(pool):
     """Of a server that has them all."""
     port = free_port(PORT_OF)
-    pool.ask('serve', pool.name, '--port', str(port), '--lease', str(LEASE))
     sites = [SimpleNamespace(pool=pool, server=SimpleNamespace(address=host, port=port)) for host in (PORT_OF, '127.0.0.2', '::1')]
-    one = Client(sites[0]).ready()
-    for site in sites[1:]:
-        again = Client(site)
-        again.name, again.boot = one.name, one.boot
-        assert again.call(exchange_id(again.name, again.boot))[0][0] == one.clientid
-        again.connection.close()
-    assert one.tell(PUTROOTFH) == OK
-    one.close()
-    pool.verb('serve', pool.name, '--stop')
+    pool.ask('serve', pool.name, '--port', str(port), '--lease', str(LEASE))
+    try:
+        one = Client(sites[0]).ready()
+        for site in sites[1:]:
+            again = Client(site)
+            again.name, again.boot = one.name, one.boot
+            assert again.call(exchange_id(again.name, again.boot))[0][0] == one.clientid
+            again.connection.close()
+        assert one.tell(PUTROOTFH) == OK
+        one.close()
+    finally:
+        pool.verb('serve', pool.name, '--stop')
 
 
 def test_clients_have_all_of_the_grace_period(pool, begin, address):
