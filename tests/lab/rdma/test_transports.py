@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
 """A client is its name, whichever transport it comes by: what it had by one it reclaims by the other."""
 
+import os
+
 import pytest
 
 from harness.protocol import RECLAIM, creating, exchange_id, lock, open_as, reclaim_complete
@@ -58,7 +60,9 @@ def test_what_it_had_by_one_it_reclaims_by_the_other(rdma, service, raw_client, 
     by = {'rdma': lambda: Raw(raw_client, service.address), 'tcp': lambda: Relayed(raw_client, service.address)}
     session = RawSession(raw_client, service.address)
     if first == 'tcp':
+        session.boot = os.urandom(8)  # it has booted
         come_back(session, by['tcp']())
+        session.compound(reclaim_complete())
     root = session.compound(PUTROOTFH, lookup(service.pool), lookup(share), GETFH)
     mine = session.compound(putfh(root), open_as(session.clientid, b'owner', **creating('file')))
     file = session.compound(putfh(root), lookup('file'), GETFH)
