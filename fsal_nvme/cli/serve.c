@@ -83,17 +83,17 @@ static int check_owner(struct command *c, const struct pool_summary *s)
 	if (s->exported)
 		return error_set(&c->error, -EBUSY, s->name,
 			"it is exported: `millrace pool import %s` takes it", s->name);
-	if (strcmp(s->owner, command_host(c)) && !has(c, "fenced") && host_is_member())
+	if (!strcmp(s->owner, command_host(c)) || has(c, "fenced"))
+		return 0;
+	if (host_is_member())
 		return error_set(&c->error, -EBUSY, s->name,
 			"node %s had it last: in a cluster `millrace service create` has it "
 			"served, and `millrace service move` elsewhere",
 			s->owner);
-	if (strcmp(s->owner, command_host(c)) && !has(c, "fenced"))
-		return error_set(&c->error, -EBUSY, s->name,
-			"it is assigned to host %s: export it there, or, if that host is dead or "
-			"fenced, `millrace pool import %s --force`",
-			s->owner, s->name);
-	return 0;
+	return error_set(&c->error, -EBUSY, s->name,
+		"it is assigned to host %s: export it there, or, if that host is dead or fenced, "
+		"`millrace pool import %s --force`",
+		s->owner, s->name);
 }
 
 /* Refused here, where the reason can be told, and not by a server that ends. */
