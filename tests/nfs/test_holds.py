@@ -18,13 +18,12 @@ from harness.appender import Appender
 from harness.disk import Disk
 from harness.host import wait_until
 from harness.mounted import Mounted
-from harness.protocol import Client, create_session, exchange_id
 from harness.remote import CommandFailed
 from harness.rpc import answers_null
 from harness.wire import (
     ANONYMOUS, DELAY, EXIST, FILE_SYNC, GETFH, IO, MODE, NOENT, OK, ROFS, SAVEFH, Call, Connection,
     Refused, Session, commit, exclusive, getattr_, guarded, lookup, mkdir, open_, putfh, read,
-    remove, rename, replies, results, setattr_, u32, unchecked, write)
+    remove, rename, replies, setattr_, u32, unchecked, write)
 
 pytestmark = pytest.mark.millrace
 
@@ -207,22 +206,6 @@ def test_reads_go_on_while_more_replies_than_workers_are_held(site, disk, change
     site.server.kill9()
     begin_again(site, reader)
     assert missing(load, reader, change) == []
-
-
-def test_a_client_is_known_when_its_record_is_durable(site, disk):
-    """Also to who asks a second time."""
-    one, again = Client(site), Client(site)
-    clientid, number, _ = one.call(exchange_id(one.name, one.boot))[0]
-    request = [create_session(clientid, number)]
-    with disk.frozen():
-        for client in (one, again):
-            client.connection.send(client.message(request))
-            time.sleep(2)
-        assert one.connection.quiet() and again.connection.quiet()
-    first, second = [results(client.connection.receive(), client.xid, request) for client in (one, again)]
-    assert first == second
-    again.connection.close()
-    one.close()
 
 
 def test_a_resend_of_a_held_request_waits_for_nobody(site, disk):
