@@ -6,6 +6,8 @@
  *   - what its clients look up first, the root of each export, can be looked up
  *   - all that was changed before the question is durable
  *   - no more devices than parity have been silent for two seconds before it, and since
+ *   - a read of a block from devices is answered, be it with an error, which to start the server
+ *     anew would not mend
  *
  * Slow is what proves it late, hung what does not within the time that the question allows.
  */
@@ -121,6 +123,8 @@ static int probe(struct verb_call *call)
 		rc = wait_for_proof(&proof);
 	if (rc)
 		return rc;
+	if (!pool_is_reader(call->pool))
+		(void)pool_read_sample(call->pool);
 	if (address.ss_family != AF_UNSPEC)
 		put_address(call->result, &address);
 	put_proof(call->result, call->pool);

@@ -73,23 +73,13 @@ static int consider(void *data, const struct label *label)
 
 /* -EIO: those that can be read may all have missed it, since a label is written to all but losses.
  */
-static int find_label(struct search *s)
+static int find_label(struct pool *pool, struct search *s)
 {
-	const struct pool *pool = s->pool;
-	uint64_t answers = 0;
+	uint64_t answers;
+	int rc = follow_labels(pool, consider, s, &answers);
 
-	for (unsigned i = 0; i < pool->device_count; i++) {
-		const struct member *member = &pool->devices[i];
-		int rc;
-
-		if (!member_usable(member))
-			continue;
-		rc = label_read_all(pool->engine, member->device, &member->header, consider, s);
-		if (rc == -ESHUTDOWN)
-			return rc;
-		if (!rc)
-			answers |= UINT64_C(1) << i;
-	}
+	if (rc)
+		return rc;
 	return s->any && !losses_allowed(pool, members_active(pool), answers) ? 0 : -EIO;
 }
 
@@ -350,6 +340,12 @@ enum device_state member_seen(const struct member *member)
 	return member_there(member) ? DEVICE_ACTIVE : DEVICE_MISSING;
 }
 
+static void see_members(struct pool *pool)
+{
+	for (unsigned i = 0; i < pool->device_count; i++)
+		atomic_store(&pool->devices[i].state, member_seen(&pool->devices[i]));
+}
+
 static void take_label(struct pool *pool, const struct label *label)
 {
 	pthread_mutex_lock(&pool->label_lock);
@@ -362,8 +358,8 @@ static void take_label(struct pool *pool, const struct label *label)
 		member->label = label->devices[i];
 		atomic_store(&member->suspect_before,
 			label_device_suspect(&member->label) ? UINT64_MAX : 0);
-		atomic_store(&member->state, member_seen(member));
 	}
+	see_members(pool);
 }
 
 /* As far as an earlier root knew of them. */
@@ -438,9 +434,11 @@ static int look(struct pool *pool, struct search *s)
 	s->any = loaded;
 	if (loaded)
 		s->best = pool->label;
-	rc = find_label(s);
-	if (rc)
+	rc = find_label(pool, s);
+	if (rc) {
+		see_members(pool);
 		return rc;
+	}
 	if (!loaded || !same_root(&s->best, &pool->label))
 		return load_label(pool, &s->best);
 	take_label(pool, &s->best);

@@ -519,6 +519,12 @@ int label_version_order(struct label_version a, struct label_version b);
  * later claim. */
 bool label_is_newer(const struct label *a, const struct label *b);
 
+/* Where on a device area A (0) or B begins. */
+uint64_t label_area_offset(const struct device_header *header, unsigned area);
+/* Every label in the LABEL_AREA bytes of an area that decodes, into `label` and through `each`
+ * (return non-zero to stop); `header` NULL: of any pool. */
+int label_each(const uint8_t *area, const struct device_header *header, struct label *label,
+	int (*each)(void *data, const struct label *label), void *data);
 /* The labels of one device: every one that decodes, through `each` (return non-zero to stop). */
 int label_read_all(struct engine *engine, struct device *device, const struct device_header *header,
 	int (*each)(void *data, const struct label *label), void *data);
@@ -711,6 +717,7 @@ struct pool {
 	pthread_rwlock_t table_lock;
 	struct segment **table; /* hash by id */
 	unsigned table_size, segment_count;
+	_Atomic unsigned sampled; /* buckets, by pool_read_sample() */
 	LIST_HEAD(, segment) moved; /* under table_lock */
 	_Atomic uint64_t remap_runs; /* of all of these */
 	_Atomic uint64_t copied; /* bytes of data, but for those out of the block cache */

@@ -19,7 +19,7 @@
 
 #include "pool/internal.h"
 
-static uint64_t area_offset(const struct device_header *header, unsigned area)
+uint64_t label_area_offset(const struct device_header *header, unsigned area)
 {
 	return area ? header->label_b_offset : LABEL_A_OFFSET;
 }
@@ -39,7 +39,7 @@ static int write_area(struct pool *pool, unsigned area, void *body)
 		if (!member_usable(member) || atomic_load(&member->failing))
 			continue;
 		io_prepare(&ios[count], IO_WRITE, member->device,
-			label_place(area_offset(&member->header, area), pool->epoch), body,
+			label_place(label_area_offset(&member->header, area), pool->epoch), body,
 			LABEL_BODY);
 		ios[count].flags = IO_FUA;
 		members[count++] = member;
@@ -156,8 +156,7 @@ uint64_t label_beat_read(struct pool *pool, uint64_t epoch)
 	return greatest;
 }
 
-/* `header` NULL: of any pool. */
-static int each_place(const uint8_t *area, const struct device_header *header, struct label *label,
+int label_each(const uint8_t *area, const struct device_header *header, struct label *label,
 	int (*each)(void *data, const struct label *label), void *data)
 {
 	for (unsigned place = 0; place < LABEL_RING; place++) {
@@ -182,8 +181,8 @@ static int read_areas(struct engine *engine, struct device *device,
 	int rc = area && label ? 0 : -ENOMEM;
 
 	for (unsigned i = 0; !rc && i < areas; i++) {
-		if (!read_block(engine, device, area_offset(header, i), area, LABEL_AREA))
-			rc = each_place(area, header, label, each, data);
+		if (!read_block(engine, device, label_area_offset(header, i), area, LABEL_AREA))
+			rc = label_each(area, header, label, each, data);
 	}
 	free(label);
 	buffer_free(engine, area, LABEL_AREA);

@@ -570,6 +570,10 @@ struct pool_read {
 void pool_read(struct pool *pool, struct pool_read *read);
 /* The same, waiting, and from devices: for what reads once, or checks. */
 int pool_read_wait(struct pool *pool, struct read_part *parts, unsigned part_count);
+/* The same of some block that devices have, of another segment each time: to see whether reads are
+ * answered. -ENOENT: they have none. Any thread but the engine's; not of a reader, to whom a
+ * segment may be gone that he knows. */
+int pool_read_sample(struct pool *pool);
 /* A read that a device has not answered for so long is rebuilt from the others; 0, as after
  * opening: never. Any thread. */
 void pool_set_read_hedge(struct pool *pool, uint64_t nanoseconds);

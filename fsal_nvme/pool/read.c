@@ -180,10 +180,8 @@ static bool is_large(const struct pool_read *read)
 	return length >= LARGE_READ;
 }
 
-void pool_read(struct pool *pool, struct pool_read *read)
+static void read_init(struct pool *pool, struct pool_read *read)
 {
-	struct io_batch batch = {.engine = pool->engine};
-
 	read->pool = pool;
 	read->moved = NULL;
 	read->late = NULL;
@@ -191,6 +189,13 @@ void pool_read(struct pool *pool, struct pool_read *read)
 	atomic_init(&read->failed, 0);
 	read->looks = read->cached && block_cache_is_on(pool->cache);
 	read->large = read->looks && is_large(read);
+}
+
+void pool_read(struct pool *pool, struct pool_read *read)
+{
+	struct io_batch batch = {.engine = pool->engine};
+
+	read_init(pool, read);
 	for (unsigned i = 0; i < read->part_count; i++)
 		part_start(read, &read->parts[i], &batch);
 	batch_submit(&batch);
@@ -214,5 +219,59 @@ int pool_read_wait(struct pool *pool, struct read_part *parts, unsigned part_cou
 	result = event_wait(&event);
 	/* The read would go on using this stack. */
 	assert(atomic_load(&event.state) == 1 && "pool_read_wait() on a paused host");
+	return result;
+}
+
+/* --- samples ------------------------------------------------------------------------------ */
+
+static bool is_sample(struct segment *segment)
+{
+	bool is;
+
+	pthread_mutex_lock(&segment->lock);
+	is = !segment->remap && rows_on_devices(segment, 0) > 0;
+	pthread_mutex_unlock(&segment->lock);
+	return is;
+}
+
+/* The next in the table, behind that of the last time; with a reference, or NULL. */
+static struct segment *find_sample(struct pool *pool)
+{
+	struct segment *found = NULL;
+
+	pthread_rwlock_rdlock(&pool->table_lock);
+	for (unsigned i = 0; !found && i < pool->table_size; i++) {
+		found = pool->table[atomic_fetch_add(&pool->sampled, 1) % pool->table_size];
+		while (found && !is_sample(found))
+			found = found->hash_next;
+	}
+	if (found)
+		atomic_fetch_add(&found->references, 1);
+	pthread_rwlock_unlock(&pool->table_lock);
+	return found;
+}
+
+int pool_read_sample(struct pool *pool)
+{
+	struct io_batch batch = {.engine = pool->engine};
+	struct segment *segment = find_sample(pool);
+	struct read_part part = {.extent = {.length = BLOCK_SIZE}};
+	struct event event;
+	struct pool_read read = {
+		.parts = &part, .part_count = 1, .done = wait_done, .data = &event};
+	int result;
+
+	if (!segment)
+		return -ENOENT;
+	part.extent.segment = segment->id;
+	event_init(&event, pool->engine);
+	read_init(pool, &read);
+	if (!segment_read(&read, &part, segment, 0, BLOCK_SIZE, &batch))
+		read_fail(&read);
+	batch_submit(&batch);
+	read_put(&read);
+	result = event_wait(&event);
+	assert(atomic_load(&event.state) == 1 && "pool_read_sample() on a paused host");
+	segment_put(segment);
 	return result;
 }

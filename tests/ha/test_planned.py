@@ -156,7 +156,7 @@ def test_what_pacemaker_waits_for_in_vain(cluster):
 
 
 def bans(node):
-    done = node.attempt('cibadmin', '--query', '--xpath', "//rsc_location[starts-with(@id,'cli-')]")
+    done = node.attempt('cibadmin', '--query', '--xpath', "//rsc_location[@id='tank-move']")
     return done.stdout if done.returncode == 0 else ''
 
 
@@ -178,6 +178,25 @@ def test_a_move_that_was_cut_off(cluster):
     assert cluster.wait_until_served(but=node)
     cluster.move()
     assert cluster.owner() is node and not bans(node)
+
+
+def test_a_node_that_an_admin_keeps_it_from(cluster):
+    """It does not move there, and goes on where it is; what he has said stays, also behind a move that it does not prevent."""
+    owner = cluster.owner()
+    other = cluster.other(owner)
+    pid, his = owner.server_pid(), f'cli-ban-tank-server-on-{other.name}'
+    ban = ('crm_resource', '--ban', '--resource', 'tank-server', '--node', other.name)
+    owner.run(*ban)
+    try:
+        for words in ((), ('--node', other.name)):
+            assert f'pcs constraint remove {his}' in owner.refused('service', 'move', 'tank', *words)
+        assert cluster.owner() is owner and owner.server_pid() == pid
+        owner.run(*ban, '--lifetime', 'PT1S')
+        wait_until(lambda: f'"{his}"' not in owner.run('crm_mon', '--output-as=xml'), 60, 'it has passed')
+        cluster.move()
+        owner.run('cibadmin', '--query', '--xpath', f"//rsc_location[@id='{his}']")
+    finally:
+        owner.run('crm_resource', '--clear', '--resource', 'tank-server')
 
 
 def test_a_move_behind_a_death(cluster):

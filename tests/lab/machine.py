@@ -77,11 +77,12 @@ class Qmp:
             raise ConnectionError('the machine has ended')
         return json.loads(line)
 
-    def ask(self, what, **arguments):
-        """Give command WHAT and return its answer."""
+    def ask(self, what, underlined=None, **arguments):
+        """Give command WHAT and return its answer. Old commands have arguments whose names are UNDERLINED ones."""
         asked = {'execute': what}
+        arguments = {**{name.replace('_', '-'): value for name, value in arguments.items()}, **(underlined or {})}
         if arguments:
-            asked['arguments'] = {name.replace('_', '-'): value for name, value in arguments.items()}
+            asked['arguments'] = arguments
         self._socket.sendall(json.dumps(asked).encode() + b'\n')
         while True:
             answer = self._read()
@@ -367,6 +368,18 @@ class Machine:
         drive = self.drives[number]
         self.qmp.ask('device_add', driver='nvme', id=f'drive{number}', bus=f'slot{number}',
                      drive=f'node{number}', serial=drive.serial, share_rw=True)
+
+    def hang_drive(self, number):
+        """From its next request on drive NUMBER answers none that reads or writes, and is there all the same."""
+        self._throttle(number, bps=1)
+
+    def let_drive_answer(self, number):
+        """Those that it was asked meanwhile, too."""
+        self._throttle(number, bps=0)
+
+    def _throttle(self, number, bps):
+        self.qmp.ask('block_set_io_throttle', id=f'drive{number}', bps=bps, iops=0,
+                     underlined=dict.fromkeys(('bps_rd', 'bps_wr', 'iops_rd', 'iops_wr'), 0))
 
     def attach(self, path):
         """Put a disk with the bytes of file PATH in, to be read."""

@@ -193,6 +193,20 @@ static void test_a_stalled_device_is_not_asked(void **state)
 	finish_hedged(&f);
 }
 
+static void test_a_sample_is_not_waited_for(void **state)
+{
+	struct fixture f;
+	uint64_t began;
+
+	start_hedged(&f, &hedged);
+	slow(&f, 1, 30 * SECOND);
+	began = engine_clock(f.engine);
+	assert_int_equal(pool_read_sample(f.pool), 0);
+	assert_true(engine_clock(f.engine) - began < 20 * SECOND);
+	drain(&f);
+	finish_hedged(&f);
+}
+
 static void test_never_when_it_is_off(void **state)
 {
 	struct fixture f;
@@ -305,6 +319,7 @@ int main(void)
 		cmocka_unit_test(test_any_extent),
 		cmocka_unit_test(test_a_late_answer_that_is_wrong),
 		cmocka_unit_test(test_a_stalled_device_is_not_asked),
+		cmocka_unit_test(test_a_sample_is_not_waited_for),
 		cmocka_unit_test(test_never_when_it_is_off),
 		cmocka_unit_test(test_memory_that_may_not_be_kept),
 		cmocka_unit_test(test_closing_before_the_answers),

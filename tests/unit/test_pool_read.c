@@ -250,6 +250,44 @@ static void test_a_reserved_segment_has_nothing(void **state)
 	finish(&f);
 }
 
+/* One block from devices each time, whatever the caches have; none where all is in memory, and an
+ * error where it is lost. */
+static void test_samples(void **state)
+{
+	struct fixture f;
+	uint64_t before;
+
+	start(&f, &small);
+	assert_int_equal(pool_read_sample(f.pool), 0); /* and the page */
+	for (unsigned i = 0; i < 3; i++) {
+		before = reads_done(&f);
+		assert_int_equal(pool_read_sample(f.pool), 0);
+		assert_int_equal(reads_done(&f) - before, 1);
+	}
+	rot_block(&f, 0, 0);
+	assert_int_equal(pool_read_sample(f.pool), 0);
+	drain(&f);
+	assert_true(block_right(&f, 0, 0));
+	lose(&f, 0x3f, false);
+	assert_int_equal(pool_read_sample(f.pool), -EIO);
+	f.segment->row.state = SEGMENT_RESERVED;
+	assert_int_equal(pool_read_sample(f.pool), -ENOENT);
+	finish(&f);
+}
+
+static void test_samples_of_open_segments(void **state)
+{
+	struct fixture f;
+
+	start(&f, &small);
+	reopen(&f);
+	assert_int_equal(pool_read_sample(f.pool), 0);
+	assert_int_equal(reads_done(&f), 1); /* no page: its checksums are in memory */
+	keep_row(&f, 0);
+	assert_int_equal(pool_read_sample(f.pool), -ENOENT);
+	finish(&f);
+}
+
 /* --- what the pool itself wrote ----------------------------------------------------------- */
 
 #define NAMES 7u
@@ -462,6 +500,8 @@ int main(void)
 		cmocka_unit_test(test_rows_in_memory_complete_at_once),
 		cmocka_unit_test(test_open_rows_by_their_sums),
 		cmocka_unit_test(test_a_reserved_segment_has_nothing),
+		cmocka_unit_test(test_samples),
+		cmocka_unit_test(test_samples_of_open_segments),
 		cmocka_unit_test(test_what_streams_wrote_reads_back_at_every_stage),
 		cmocka_unit_test(test_what_streams_wrote_survives_dead_devices),
 		cmocka_unit_test(test_a_pool_is_closed_behind_its_repairs),

@@ -227,6 +227,39 @@ static void of_a_pool_that_nobody_has(void **state)
 	close_reader();
 }
 
+/* Devices that do not answer are not waited for, as long as others are enough: neither for labels
+ * nor for what they name. */
+static void beside_devices_that_hang(void **state)
+{
+	uint64_t began;
+
+	make_dataset("set", 1);
+	assert_int_equal(pool_checkpoint(f.pool), 0);
+	open_reader();
+	pool_set_read_hedge(reader.pool, SECOND / 2);
+	for (unsigned i = 0; i < f.pool_fixture.devices; i++) {
+		char name[16];
+
+		snprintf(name, sizeof(name), "more%u", i);
+		make_dataset(name, 20 * i);
+		assert_int_equal(pool_checkpoint(f.pool), 0);
+		sim_delay(world(), f.pool_fixture.paths[i], 100 * SECOND);
+		began = engine_clock(reader.engine);
+		assert_int_equal(pool_follow(reader.pool), 0);
+		assert_int_equal(read_by_name(name, 20 * i), 0);
+		assert_int_equal(pool_follow(reader.pool), 0); /* it owes an answer */
+		assert_true(engine_clock(reader.engine) - began < 50 * SECOND);
+		sim_delay(world(), f.pool_fixture.paths[i], 0);
+		sim_drain(world());
+	}
+	for (unsigned i = 0; i < f.pool_fixture.devices; i++)
+		sim_delay(world(), f.pool_fixture.paths[i], 100 * SECOND);
+	assert_int_equal(pool_follow(reader.pool), -EIO);
+	close_reader(); /* when all have answered */
+	for (unsigned i = 0; i < f.pool_fixture.devices; i++)
+		sim_delay(world(), f.pool_fixture.paths[i], 0);
+}
+
 static void shares_are_the_owners(void **state)
 {
 	struct volume_create_options create = {.name = "share", .kind = VOLUME_SHARE};
@@ -621,7 +654,7 @@ static void all_are_pulled_and_put_back(void **state)
 	open_reader();
 	sim_cut_host(reader.engine);
 	sim_reconnect(reader.engine);
-	follow();
+	assert_int_not_equal(pool_follow(reader.pool), 0);
 	assert_int_equal(pool_not_whole(reader.pool), FIXTURE_DEVICES);
 	assert_int_equal(pool_follow(reader.pool), -EIO);
 	for (unsigned i = 0; i < FIXTURE_DEVICES; i++)
@@ -686,6 +719,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(beside_an_owner_that_writes),
+		TEST(beside_devices_that_hang),
 		TEST(of_a_pool_that_nobody_has),
 		TEST(shares_are_the_owners),
 		TEST(while_the_owner_changes),

@@ -3,6 +3,7 @@
 may be lost with its drives. Clients are at work meanwhile, as in test_cluster.py."""
 
 import signal
+import time
 
 import pytest
 
@@ -91,6 +92,28 @@ def test_a_server_that_is_killed(cluster, work):
     assert not domains_away(cluster)
 
 
+def test_a_server_that_stands_still(cluster, work):
+    """Its monitor's time passes."""
+    owner, pid = cluster.serving()
+    work.read_at(owner)
+    with work.cut_off():
+        owner.run(f'kill -{signal.SIGSTOP} {pid}')
+    cluster.wait_for_another_server(owner, pid)
+    work.check()
+    assert not domains_away(cluster)
+
+
+def test_moved_back_at_once(cluster, work):
+    owner = cluster.owner()
+    other = cluster.other(owner)
+    work.read_at(next(node for node in cluster.nodes if node not in (owner, other)))
+    for node in (other, owner):
+        cluster.owner().run(f'millrace service move {SERVICE} --node {node.name}', timeout=600)
+        assert cluster.owner() is node
+    work.check()
+    assert not domains_away(cluster)
+
+
 def test_all_nodes_at_once(cluster, work):
     """Nobody has the pool before most of them see each other, and each other's drives."""
     for node in cluster.nodes:
@@ -157,13 +180,15 @@ def test_the_node_that_serves_has_all_its_cables_out(cluster, work):
 
 
 def test_the_node_that_serves_stands_still_and_goes_on(cluster, work):
-    """Its watchdog stands still too, and nobody can tell it that it was fenced. Who serves by then is left alone."""
+    """For a minute at least, and its watchdog too; nobody can tell it that it was fenced. Who serves by then is left alone."""
     owner = cluster.owner()
     with work.cut_off():
         owner.pause()
+    end = time.monotonic() + 60
     wait_until(lambda: cluster.owner() not in (None, owner), 900, 'another serves', interval=2)
     after, pid = cluster.serving()
     work.more(20)
+    time.sleep(max(0, end - time.monotonic()))
     owner.go_on()
     wait_until(lambda: not owner.is_on(), 300, 'it resets itself', interval=1)
     work.check()
