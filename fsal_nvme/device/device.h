@@ -79,6 +79,17 @@ void io_submit(struct engine *engine, struct io **ios, unsigned count);
 /* One request, submitted and waited for. Not from done(). */
 int io_run(struct engine *engine, struct io *io);
 
+/*
+ * A read, waited for, but not for longer than it takes a path to tell that it is gone (an NVMe-oF
+ * connection that is lost does within 10 s; a drive of this machine may take 30 s and more to
+ * fail): then -ETIMEDOUT, and the device hangs until it answers. One that hangs may be closed all
+ * the same, and is not opened again, by the same path in this engine, before it has answered. Not
+ * from done().
+ */
+#define DEVICE_ANSWER_NS (UINT64_C(15) * 1000 * 1000 * 1000)
+int device_read(
+	struct engine *engine, struct device *device, uint64_t offset, void *buffer, size_t length);
+
 /* --- devices ------------------------------------------------------------------------------ */
 
 struct device_info {
@@ -94,7 +105,7 @@ enum { DEVICE_READ_ONLY = 1 << 0, DEVICE_EXCLUSIVE = 1 << 1 /* O_EXCL on block d
 /* Opens a block device or plain file (never creates one). `error` names the path. */
 int device_open(struct engine *engine, const char *path, unsigned flags, struct device **device,
 	struct error *error);
-/* All its requests must be done. NULL is allowed. */
+/* All its requests must be done, but reads of device_read(). NULL is allowed. */
 void device_close(struct device *device);
 const struct device_info *device_info(const struct device *device);
 /*
@@ -190,5 +201,7 @@ void event_init(struct event *event, struct engine *engine);
 void event_signal(struct event *event, int result);
 /* Returns the result that was signalled; in a simulated world that stands still: -EDEADLK. */
 int event_wait(struct event *event);
+/* The same, for so long at most: -ETIMEDOUT, and it may be signalled yet. */
+int event_wait_for(struct event *event, uint64_t nanoseconds);
 
 #endif

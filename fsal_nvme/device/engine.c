@@ -135,6 +135,9 @@ int device_open(struct engine *engine, const char *path, unsigned flags, struct 
 		return error_set(error, -ENAMETOOLONG, path,
 			"the path of a device may have %zu bytes at most",
 			sizeof((*device)->info.path) - 1);
+	if (engine_owes(engine, path))
+		return error_set(
+			error, -ETIMEDOUT, path, "it hangs: it has not answered a read yet");
 	rc = engine->ops->open(engine, path, flags, device, error);
 	if (!rc)
 		(*device)->meter.opened = engine_clock(engine);
@@ -143,7 +146,7 @@ int device_open(struct engine *engine, const char *path, unsigned flags, struct 
 
 void device_close(struct device *device)
 {
-	if (device)
+	if (device && !device_leave(device))
 		device->engine->ops->close(device);
 }
 
@@ -179,7 +182,8 @@ void device_counters(const struct device *device, struct device_counters *counte
 
 void engine_destroy(struct engine *engine)
 {
-	if (engine)
+	/* One of which a device hangs goes with the process. */
+	if (engine && !engine_owes(engine, NULL))
 		engine->ops->destroy(engine);
 }
 

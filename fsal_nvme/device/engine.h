@@ -32,6 +32,7 @@ struct engine_ops {
 /* First member of the engine's own struct. */
 struct engine {
 	const struct engine_ops *ops;
+	struct device *left; /* that were closed and hang (read.c) */
 };
 
 /* As struct device_counters; but for `submitted` by the one thread that completes its requests. */
@@ -50,7 +51,16 @@ struct device {
 	unsigned flags;
 	struct device_info info;
 	struct device_meter meter;
+	unsigned owed; /* answers that nobody waits for any more; read.c's lock guards both */
+	struct device *next; /* of those that were left */
 };
+
+/* --- read.c ------------------------------------------------------------------------------- */
+
+/* Keeps the device until it has answered; false: it owes nothing, and can be closed. */
+bool device_leave(struct device *device);
+/* Closes those that have answered. True when there are others, of this path or, NULL, any. */
+bool engine_owes(struct engine *engine, const char *path);
 
 /* The bytes that a request moves; 0 for a flush. */
 uint64_t io_length(const struct io *io);

@@ -101,15 +101,6 @@ int label_write(struct pool *pool)
 	return label_write_claim(pool, NULL, NULL);
 }
 
-static int read_block(
-	struct engine *engine, struct device *device, uint64_t offset, void *buffer, size_t length)
-{
-	struct io io;
-
-	io_prepare(&io, IO_READ, device, offset, buffer, length);
-	return io_run(engine, &io);
-}
-
 struct label_version label_version(const struct label *label)
 {
 	return (struct label_version){label->epoch, label->sequence};
@@ -145,7 +136,7 @@ uint64_t label_beat_read(struct pool *pool, uint64_t epoch)
 
 		if (!member_usable(member))
 			continue;
-		if (read_block(pool->engine, member->device,
+		if (device_read(pool->engine, member->device,
 			    label_place(LABEL_A_OFFSET, epoch) + LABEL_BODY, block, BLOCK_SIZE))
 			continue;
 		if (!beat_decode(&beat, pool->label.pool, block) && beat.epoch == epoch &&
@@ -181,8 +172,13 @@ static int read_areas(struct engine *engine, struct device *device,
 	int rc = area && label ? 0 : -ENOMEM;
 
 	for (unsigned i = 0; !rc && i < areas; i++) {
-		if (!read_block(engine, device, label_area_offset(header, i), area, LABEL_AREA))
+		int got =
+			device_read(engine, device, label_area_offset(header, i), area, LABEL_AREA);
+
+		if (!got)
 			rc = label_each(area, header, label, each, data);
+		else if (got == -ETIMEDOUT)
+			rc = got;
 	}
 	free(label);
 	buffer_free(engine, area, LABEL_AREA);
@@ -206,7 +202,7 @@ static int read_last(
 	struct engine *engine, struct device *device, struct device_header *header, void *block)
 {
 	uint64_t size = device_info(device)->size;
-	int rc = read_block(engine, device, size - BLOCK_SIZE, block, BLOCK_SIZE);
+	int rc = device_read(engine, device, size - BLOCK_SIZE, block, BLOCK_SIZE);
 
 	if (!rc)
 		rc = device_header_decode(header, block);
@@ -223,7 +219,7 @@ int device_header_read(struct engine *engine, struct device *device, struct devi
 
 	if (!block)
 		return -ENOMEM;
-	rc = read_block(engine, device, 0, block, BLOCK_SIZE);
+	rc = device_read(engine, device, 0, block, BLOCK_SIZE);
 	if (!rc)
 		rc = device_header_decode(header, block);
 	if (rc == -EBADMSG || rc == -EIO)

@@ -42,6 +42,9 @@ static int find_newer(struct opening *o)
 		if (member_usable(&pool->devices[i]))
 			rc = label_read_all(o->engine, pool->devices[i].device,
 				&pool->devices[i].header, consider_again, o);
+	if (rc == -ETIMEDOUT)
+		return error_set(o->error, rc, o->best.name,
+			"one of its devices hangs since it is being opened: try again");
 	writer = label_version_order(label_version(&o->last), last) ? &o->last : &o->best;
 	if (rc || (writer == &o->best && !label_version_order(label_version(writer), best)))
 		return rc;

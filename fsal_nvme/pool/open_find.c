@@ -31,11 +31,12 @@ static int consider(void *data, const struct label *label)
 	return 0;
 }
 
-static void note_unreadable(struct opening *o, const char *path)
+static void note_unreadable(struct opening *o, const char *path, int rc)
 {
 	size_t used = strlen(o->unreadable);
 
-	log_warning("%s: its header cannot be read", path);
+	log_warning("%s: %s", path,
+		rc == -ETIMEDOUT ? "it hangs, and is left out" : "its header cannot be read");
 	snprintf(
 		o->unreadable + used, sizeof(o->unreadable) - used, "%s%s", used ? ", " : "", path);
 }
@@ -53,8 +54,8 @@ static int look_at(struct opening *o, const char *path)
 		rc = label_read_all(o->engine, f->device, &f->header, consider, o);
 	device_close(f->device);
 	f->device = NULL;
-	if (rc == -ENOENT || rc == -EIO)
-		note_unreadable(o, path);
+	if (rc == -ENOENT || rc == -EIO || rc == -ETIMEDOUT)
+		note_unreadable(o, path, rc);
 	if (rc)
 		return rc == -ENOMEM || rc == -ESHUTDOWN ? rc : 0;
 	f->path = path;

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from cluster import CLIENTS, CORE, MINE, POOL, PORTS, SERVICE, WATCHDOG, Cluster
+from cluster import ACT_TIMEOUT, CLIENTS, CORE, MINE, POOL, PORTS, SERVICE, WATCHDOG, Cluster
 from harness.host import Timeout, wait_until
 from machine import ROOT
 from node import kernel_of
@@ -265,6 +265,49 @@ def test_a_drive_is_lost_meanwhile(cluster, work):
         work.check()
     finally:
         other.put_drive(5)
+
+
+@contextlib.contextmanager
+def hanging(node, number):
+    """In this, drive NUMBER hangs at NODE, and Linux does not give it up: else it resets the drive after a minute, which stops all of QEMU
+    until that has answered."""
+    times = f'/sys/block/$(basename $(readlink -f {node.drives[number].path}))/queue/io_timeout'
+    before = node.run(f'cat {times} && echo {1000 * ACT_TIMEOUT} >{times}')
+    node.hang_drive(number)
+    try:
+        yield
+    finally:
+        node.let_drive_answer(number)
+        node.run(f'echo {before.strip()} >{times}')
+
+
+@pytest.mark.long
+def test_a_drive_that_hangs(cluster, work):
+    """At the node that serves: what its reader serves goes on, and it is moved away from there without anybody being fenced."""
+    owner = cluster.owner()
+    boots = {node: boot_of(node) for node in cluster.nodes}
+    work.read_at(owner)
+    with hanging(owner, 5):
+        with work.cut_off():
+            move(cluster, work)
+        assert cluster.owner() is cluster.other(owner)
+        work.check()
+        assert boots == {node: boot_of(node) for node in cluster.nodes}
+    assert cluster.owner().json(f'millrace pool check {POOL}')['check']['bad_blocks'] == 0
+
+
+@pytest.mark.long
+def test_a_server_that_is_killed_while_a_drive_hangs(cluster, work):
+    """The next one has the pool without that drive, which is taken back when it answers."""
+    owner = cluster.owner()
+    read_elsewhere(cluster, work)
+    with hanging(owner, 5):
+        kill_server(cluster, work)
+        work.check()
+        assert [device['id'] for device in cluster.owner().json(f'millrace pool status {POOL}')['pool']['devices']
+                if not device['whole']] == [5]
+    wait_until(lambda: all(device['whole'] for device in cluster.owner().json(f'millrace pool status {POOL}')['pool']['devices']),
+               300, 'it is whole', interval=2)
 
 
 @pytest.mark.long
