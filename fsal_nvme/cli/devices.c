@@ -216,6 +216,7 @@ static int keep_broken(struct found_pool *list, unsigned count, const struct poo
 static int probe_each(struct engine *engine, const struct device_set *set, bool *broken,
 	struct pool_summary *shown, struct found_pool **list, unsigned *count)
 {
+	devices_ask(engine, (const char *const *)set->paths, set->count);
 	for (unsigned i = 0; i < set->count; i++) {
 		struct found_pool *found;
 		int got = pool_probe(engine, set->paths[i], &shown[i], NULL);
@@ -330,8 +331,9 @@ static bool complete(const struct found_pool *found)
 	return found->set.count && found->summary.devices_found >= found->summary.device_count;
 }
 
-/* The paths of the pool's devices as they were, where nothing tells any more whose they are. Names
- * of the kernel's move: another drive that has one of them now is none of the pool's. */
+/* The paths of the pool's devices as they were, where nothing tells any more whose they are, or
+ * they hang, which may have an end before the server asks. Names of the kernel's move: another
+ * drive that has one of them now is none of the pool's. */
 static int add_unreadable(struct command *command, const char *name, const struct device_set *known,
 	unsigned count, struct found_pool *found)
 {
@@ -342,15 +344,32 @@ static int add_unreadable(struct command *command, const char *name, const struc
 	for (unsigned i = 0; !rc && i < count; i++) {
 		int got = pool_probe(engine, known->paths[i], &summary, NULL);
 
-		if ((got == -ENOENT || got == -EIO) &&
+		if ((got == -ENOENT || got == -EIO || got == -ETIMEDOUT) &&
 			cache_same_drive(command, name, known->paths[i]))
 			rc = device_set_add(&found->set, known->paths[i]);
 	}
 	return rc;
 }
 
-static int no_permission(const struct device_set *set)
+/* Whether one hangs: it was asked before. */
+static bool any_hangs(struct command *command, const struct device_set *set)
 {
+	struct pool_summary summary;
+	struct engine *engine;
+	bool hangs = false;
+
+	if (command_engine(command, &engine))
+		return false;
+	for (unsigned i = 0; !hangs && i < set->count; i++)
+		hangs = pool_probe(engine, set->paths[i], &summary, NULL) == -ETIMEDOUT;
+	return hangs;
+}
+
+static int why_none(struct command *command, const struct device_set *set)
+{
+	if (any_hangs(command, set))
+		return -ETIMEDOUT;
+
 	for (unsigned i = 0; i < set->count; i++)
 		if (access(set->paths[i], R_OK) && errno == EACCES)
 			return -EACCES;
@@ -384,12 +403,15 @@ int pool_find(
 			rc = add_unreadable(command, name, &set, known, found);
 	}
 	if (!rc && !found->set.count) {
-		rc = no_permission(&set);
+		rc = why_none(command, &set);
 		error_set(error, rc, name, "%s",
-			rc == -EACCES ? "its devices cannot be read: run as root"
-			: cached      ? "none of its devices is there: attach them, or, if they "
-					"are gone or hold something else, `millrace pool export "
-					"--force` with its name forgets it here"
+			rc == -ETIMEDOUT ? "devices that may be its hang: they are there, and do "
+					   "not answer; "
+					   "see `dmesg`"
+			: rc == -EACCES  ? "its devices cannot be read: run as root"
+			: cached         ? "none of its devices is there: attach them, or, if they "
+					   "are gone or hold something else, `millrace pool export "
+					   "--force` with its name forgets it here"
 				 : "there is no such pool here: `millrace pool import` looks for "
 				   "pools on all devices");
 	}

@@ -89,6 +89,9 @@ int io_run(struct engine *engine, struct io *io);
 #define DEVICE_ANSWER_NS (UINT64_C(15) * 1000 * 1000 * 1000)
 int device_read(
 	struct engine *engine, struct device *device, uint64_t offset, void *buffer, size_t length);
+/* Asks all of these for a block at once, so that those that hang are waited for together, and known
+ * afterwards: device_open() says -ETIMEDOUT. Paths that cannot be opened are left alone. */
+void devices_ask(struct engine *engine, const char *const *paths, unsigned count);
 
 /* --- devices ------------------------------------------------------------------------------ */
 

@@ -79,24 +79,54 @@ static struct asked *ask(
 	return asked;
 }
 
+/* Until `end`, of engine_clock(). Where it is not given up it is the caller's to free. */
+static int answer_wait(struct asked *asked, uint64_t end, bool *given_up)
+{
+	uint64_t now = engine_clock(asked->engine);
+	int rc = event_wait_for(&asked->event, end > now ? end - now : 0);
+
+	*given_up = rc == -ETIMEDOUT && give_up(asked);
+	return rc == -ETIMEDOUT && !*given_up ? event_wait(&asked->event) : rc;
+}
+
 int device_read(
 	struct engine *engine, struct device *device, uint64_t offset, void *buffer, size_t length)
 {
 	struct asked *asked = ask(engine, device, offset, length);
+	bool given_up;
 	int rc;
 
 	if (!asked)
 		return -ENOMEM;
-	rc = event_wait_for(&asked->event, DEVICE_ANSWER_NS);
-	if (rc == -ETIMEDOUT) {
-		if (give_up(asked))
-			return rc;
-		rc = event_wait(&asked->event);
-	}
+	rc = answer_wait(asked, engine_clock(engine) + DEVICE_ANSWER_NS, &given_up);
+	if (given_up)
+		return rc;
 	if (!rc)
 		memcpy(buffer, asked->memory, length);
 	asked_free(asked);
 	return rc;
+}
+
+void devices_ask(struct engine *engine, const char *const *paths, unsigned count)
+{
+	struct asked **asked = calloc(count + 1, sizeof(*asked));
+	struct device **devices = calloc(count + 1, sizeof(*devices));
+	uint64_t end = engine_clock(engine) + DEVICE_ANSWER_NS;
+	bool given_up;
+
+	for (unsigned i = 0; asked && devices && i < count; i++)
+		if (!device_open(engine, paths[i], DEVICE_READ_ONLY, &devices[i], NULL))
+			asked[i] = ask(engine, devices[i], 0, BLOCK_SIZE);
+	for (unsigned i = 0; asked && devices && i < count; i++) {
+		if (asked[i]) {
+			(void)answer_wait(asked[i], end, &given_up);
+			if (!given_up)
+				asked_free(asked[i]);
+		}
+		device_close(devices[i]);
+	}
+	free(asked);
+	free(devices);
 }
 
 bool device_leave(struct device *device)

@@ -71,16 +71,27 @@ static int consider(void *data, const struct label *label)
 	return 0;
 }
 
+static uint64_t active_by(const struct label *label)
+{
+	uint64_t active = 0;
+
+	for (unsigned i = 0; i < label->device_count; i++)
+		if (label->devices[i].state == DEVICE_ACTIVE)
+			active |= UINT64_C(1) << i;
+	return active;
+}
+
 /* -EIO: those that can be read may all have missed it, since a label is written to all but losses.
  */
 static int find_label(struct pool *pool, struct search *s)
 {
-	uint64_t answers;
+	uint64_t answers, active;
 	int rc = follow_labels(pool, consider, s, &answers);
 
 	if (rc)
 		return rc;
-	return s->any && !losses_allowed(pool, members_active(pool), answers) ? 0 : -EIO;
+	active = active_by(&s->best);
+	return s->any && !losses_allowed(pool, active, answers & active) ? 0 : -EIO;
 }
 
 static bool same_root(const struct label *a, const struct label *b)

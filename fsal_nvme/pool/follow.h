@@ -13,8 +13,8 @@ void follow_destroy(struct pool *pool);
 int follow_open(struct pool *pool);
 /* Looks when it is time, or when somebody waits. By maintenance. */
 int follow_round(struct pool *pool);
-/* The labels of all members that answer in time, through `each`; a bit of `answers` for each such
- * member. -ESHUTDOWN, -ENOMEM, -EIO: nobody was asked. */
+/* The labels of all members that answer in time, or of as many as are needed, through `each`; a bit
+ * of `answers` for each of them. -ESHUTDOWN, -ENOMEM, -EIO: nobody was asked. */
 int follow_labels(struct pool *pool, int (*each)(void *data, const struct label *label), void *data,
 	uint64_t *answers);
 /* There is no look from one to the other, which may be held over I/O: what a look goes by, members'

@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /*
  * The newest label, as a reader looks for it: all members are asked at once, and one that does not
- * answer in time (hedge.h) is not waited for, nor asked again before it has. What is asked keeps
- * its memory until all answers are there.
+ * answer in time (hedge.h) is not waited for where the others are enough. One that has stalled is
+ * asked only where it is needed, and not again before it has answered. What is asked keeps its
+ * memory until the answer is there.
  */
+#include <assert.h>
+
 #include "pool/follow.h"
 #include "pool/hedge.h"
+
+#define PAUSE (UINT64_C(50) * 1000 * 1000) /* ns, while late ones are waited for */
 
 struct glance;
 
@@ -14,7 +19,7 @@ struct area {
 	struct glance *glance;
 	unsigned member;
 	uint8_t *memory; /* LABEL_AREA */
-	int result;
+	_Atomic int result; /* -ETIMEDOUT: late */
 };
 
 struct glance {
@@ -37,15 +42,17 @@ static void glance_put(struct glance *glance)
 /* Waited for no more. */
 static void area_over(struct area *area, int result)
 {
-	area->result = result;
+	atomic_store(&area->result, result);
 	if (atomic_fetch_sub(&area->glance->pending, 1) == 1)
 		event_signal(&area->glance->answered, 0);
 }
 
+/* Who waits may end the pool as soon as that is over. */
 static void area_answered(struct hedged *hedged)
 {
 	struct area *area = (struct area *)hedged;
 
+	atomic_fetch_sub(&hedged->member->glances, 1);
 	area_over(area, hedged->io.result);
 	glance_put(area->glance);
 }
@@ -58,9 +65,12 @@ static bool area_late(struct hedged *hedged)
 
 static void area_gone(struct hedged *hedged)
 {
+	struct area *area = (struct area *)hedged;
 	struct pool *pool = hedged->pool;
 
-	glance_put(((struct area *)hedged)->glance);
+	atomic_fetch_sub(&hedged->member->glances, 1);
+	atomic_store(&area->result, hedged->io.result);
+	glance_put(area->glance);
 	hedge_leave(pool);
 }
 
@@ -85,19 +95,37 @@ static int prepare(struct glance *glance, struct pool *pool, unsigned id, unsign
 	return 0;
 }
 
-static int prepare_all(struct glance *glance, struct pool *pool)
+static int prepare_member(struct glance *glance, struct pool *pool, unsigned id)
+{
+	int rc = prepare(glance, pool, id, 0);
+
+	return rc ? rc : prepare(glance, pool, id, 1);
+}
+
+/* Those that have stalled, or the others; the bit of each in `asked`. */
+static int prepare_some(struct glance *glance, struct pool *pool, bool stalled, uint64_t *asked)
 {
 	int rc = 0;
 
 	for (unsigned i = 0; !rc && i < pool->device_count; i++) {
 		struct member *member = &pool->devices[i];
 
-		if (!member_usable(member) || member_stalled(member))
+		if (!member_usable(member) || member_stalled(member) != stalled ||
+			atomic_load(&member->glances) || *asked >> i & 1)
 			continue;
-		rc = prepare(glance, pool, i, 0);
-		if (!rc)
-			rc = prepare(glance, pool, i, 1);
+		rc = prepare_member(glance, pool, i);
+		*asked |= UINT64_C(1) << i;
 	}
+	return rc;
+}
+
+static int prepare_all(struct glance *glance, struct pool *pool)
+{
+	uint64_t asked = 0;
+	int rc = prepare_some(glance, pool, false, &asked);
+
+	if (!rc && losses_allowed(pool, members_active(pool), asked))
+		rc = prepare_some(glance, pool, true, &asked);
 	return rc;
 }
 
@@ -105,6 +133,7 @@ static int ask(struct glance *glance)
 {
 	struct io *list[2 * POOL_DEVICES_MAX];
 	unsigned count = glance->count;
+	int rc;
 
 	if (!count)
 		return -EIO;
@@ -112,11 +141,38 @@ static int ask(struct glance *glance)
 	atomic_fetch_add(&glance->references, count);
 	event_init(&glance->answered, glance->engine);
 	for (unsigned i = 0; i < count; i++) {
+		atomic_fetch_add(&glance->areas[i].hedged.member->glances, 1);
 		hedge_watch(&glance->areas[i].hedged);
 		list[i] = &glance->areas[i].hedged.io;
 	}
 	io_submit(glance->engine, list, count);
-	return event_wait(&glance->answered);
+	rc = event_wait(&glance->answered);
+	assert(atomic_load(&glance->answered.state) == 1 && "a look on a paused host");
+	return rc;
+}
+
+/* Whether a later answer might make up for what those that are there lack. */
+static bool needs_late(struct glance *glance, const struct pool *pool)
+{
+	uint64_t answers = 0;
+	bool late = false;
+
+	for (unsigned i = 0; i < glance->count; i++) {
+		int result = atomic_load(&glance->areas[i].result);
+
+		late |= result == -ETIMEDOUT;
+		if (!result)
+			answers |= UINT64_C(1) << glance->areas[i].member;
+	}
+	return late && losses_allowed(pool, members_active(pool), answers);
+}
+
+static void wait_for_late(struct glance *glance, struct pool *pool)
+{
+	uint64_t end = engine_clock(pool->engine) + DEVICE_ANSWER_NS;
+
+	while (needs_late(glance, pool) && engine_clock(pool->engine) < end)
+		engine_sleep(pool->engine, PAUSE);
 }
 
 /* A label that is complete stands in both areas: one is enough. */
@@ -128,10 +184,11 @@ static int take(struct glance *glance, struct pool *pool,
 
 	for (unsigned i = 0; !rc && i < glance->count; i++) {
 		struct area *area = &glance->areas[i];
+		int result = atomic_load(&area->result);
 
-		if (area->result == -ESHUTDOWN)
+		if (result == -ESHUTDOWN)
 			rc = -ESHUTDOWN;
-		if (area->result)
+		if (result)
 			continue;
 		*answers |= UINT64_C(1) << area->member;
 		rc = label_each(
@@ -139,6 +196,20 @@ static int take(struct glance *glance, struct pool *pool,
 	}
 	free(label);
 	return rc;
+}
+
+/* What has answered needs its memory no more; the rest may take long. */
+static void glance_end(struct glance *glance)
+{
+	for (unsigned i = 0; i < glance->count; i++) {
+		struct area *area = &glance->areas[i];
+
+		if (atomic_load(&area->result) == -ETIMEDOUT)
+			continue;
+		buffer_free(glance->engine, area->memory, LABEL_AREA);
+		area->memory = NULL;
+	}
+	glance_put(glance);
 }
 
 int follow_labels(struct pool *pool, int (*each)(void *data, const struct label *label), void *data,
@@ -156,7 +227,9 @@ int follow_labels(struct pool *pool, int (*each)(void *data, const struct label 
 	if (!rc)
 		rc = ask(glance);
 	if (!rc)
+		wait_for_late(glance, pool);
+	if (!rc)
 		rc = take(glance, pool, each, data, answers);
-	glance_put(glance);
+	glance_end(glance);
 	return rc;
 }

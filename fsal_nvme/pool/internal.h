@@ -84,6 +84,7 @@ struct member {
 				    began that showed none; 0: never */
 	_Atomic uint64_t read_errors, write_errors, checksum_errors, repaired, late_reads;
 	_Atomic unsigned stalled; /* answers that it owes and that are late (hedge.h) */
+	_Atomic unsigned glances; /* reads of its labels that are under way (follow_label.c) */
 	struct attempt returned;
 };
 

@@ -47,6 +47,8 @@ static int look_at(struct opening *o, const char *path)
 	int rc;
 
 	rc = device_open(o->engine, path, DEVICE_READ_ONLY, &f->device, NULL);
+	if (rc == -ETIMEDOUT)
+		note_unreadable(o, path, rc);
 	if (rc)
 		return rc == -ENOMEM || rc == -ESHUTDOWN ? rc : 0;
 	rc = device_header_read(o->engine, f->device, &f->header);
@@ -67,6 +69,7 @@ int opening_find(struct opening *o)
 {
 	const char *name = o->options->name ? o->options->name : "";
 
+	devices_ask(o->engine, o->options->paths, o->options->path_count);
 	for (unsigned i = 0; i < o->options->path_count; i++) {
 		int rc = look_at(o, o->options->paths[i]);
 

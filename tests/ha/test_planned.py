@@ -180,23 +180,33 @@ def test_a_move_that_was_cut_off(cluster):
     assert cluster.owner() is node and not bans(node)
 
 
-def test_a_node_that_an_admin_keeps_it_from(cluster):
-    """It does not move there, and goes on where it is; what he has said stays, also behind a move that it does not prevent."""
+def test_what_an_admin_has_told_pacemaker_stays(cluster):
+    """A service does not move against it, and goes on where it is; behind a move that it does not prevent it is there, too."""
     owner = cluster.owner()
     other = cluster.other(owner)
-    pid, his = owner.server_pid(), f'cli-ban-tank-server-on-{other.name}'
-    ban = ('crm_resource', '--ban', '--resource', 'tank-server', '--node', other.name)
-    owner.run(*ban)
+    pid = owner.server_pid()
+
+    def told(rules, id):
+        owner.run('cibadmin', '--modify', '--allow-create', '--scope', 'constraints', '--xml-text',
+                  f'<rsc_location id="{id}" rsc="tank-server" {rules}</rsc_location>')
+
+    def untell(id):
+        owner.run('cibadmin', '--delete', '--xpath', f"//rsc_location[@id='{id}']")
+
+    for id, rules in (('away', f'node="{other.name}" score="-INFINITY">'), ('home', f'node="{owner.name}" score="INFINITY">')):
+        told(rules, id)
+        try:
+            for words in ((), (other.name,)):
+                assert f'pcs constraint remove {id}' in owner.refused('service', 'move', 'tank', *words)
+        finally:
+            untell(id)
+    assert cluster.owner() is owner and owner.server_pid() == pid
+    told(f'node="{owner.name}" score="1">', 'likes')
     try:
-        for words in ((), ('--node', other.name)):
-            assert f'pcs constraint remove {his}' in owner.refused('service', 'move', 'tank', *words)
-        assert cluster.owner() is owner and owner.server_pid() == pid
-        owner.run(*ban, '--lifetime', 'PT1S')
-        wait_until(lambda: f'"{his}"' not in owner.run('crm_mon', '--output-as=xml'), 60, 'it has passed')
         cluster.move()
-        owner.run('cibadmin', '--query', '--xpath', f"//rsc_location[@id='{his}']")
+        owner.run('cibadmin', '--query', '--xpath', "//rsc_location[@id='likes']")
     finally:
-        owner.run('crm_resource', '--clear', '--resource', 'tank-server')
+        untell('likes')
 
 
 def test_a_move_behind_a_death(cluster):

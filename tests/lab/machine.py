@@ -370,7 +370,7 @@ class Machine:
                      drive=f'node{number}', serial=drive.serial, share_rw=True)
 
     def hang_drive(self, number):
-        """From its next request on drive NUMBER answers none that reads or writes, and is there all the same."""
+        """From its next request but one on drive NUMBER answers none that reads or writes, and is there all the same."""
         self._throttle(number, bps=1)
 
     def let_drive_answer(self, number):

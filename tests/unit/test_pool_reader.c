@@ -4,6 +4,7 @@
 #include "test_volume.h"
 
 #include "common/log.h"
+#include "pool/internal.h"
 
 #define KIB 1024u
 #define SECOND (UINT64_C(1000) * 1000 * 1000)
@@ -12,7 +13,7 @@
 
 static struct volume_fixture f;
 
-static struct reader {
+static struct {
 	struct engine *engine;
 	struct pool *pool;
 	struct volumes *volumes;
@@ -253,8 +254,18 @@ static void beside_devices_that_hang(void **state)
 		sim_drain(world());
 	}
 	for (unsigned i = 0; i < f.pool_fixture.devices; i++)
+		sim_delay(world(), f.pool_fixture.paths[i], 5 * SECOND);
+	assert_int_equal(pool_follow(reader.pool), 0); /* slow, and needed */
+	for (unsigned i = 0; i < f.pool_fixture.devices; i++)
+		atomic_fetch_add(&reader.pool->devices[i].stalled, 1); /* by others' reads */
+	assert_int_equal(pool_follow(reader.pool), 0);
+	for (unsigned i = 0; i < f.pool_fixture.devices; i++)
+		atomic_fetch_sub(&reader.pool->devices[i].stalled, 1);
+	for (unsigned i = 0; i < f.pool_fixture.devices; i++)
 		sim_delay(world(), f.pool_fixture.paths[i], 100 * SECOND);
+	began = engine_clock(reader.engine);
 	assert_int_equal(pool_follow(reader.pool), -EIO);
+	assert_true(engine_clock(reader.engine) - began < 50 * SECOND);
 	close_reader(); /* when all have answered */
 	for (unsigned i = 0; i < f.pool_fixture.devices; i++)
 		sim_delay(world(), f.pool_fixture.paths[i], 0);

@@ -108,7 +108,7 @@ def test_moved_back_at_once(cluster, work):
     other = cluster.other(owner)
     work.read_at(next(node for node in cluster.nodes if node not in (owner, other)))
     for node in (other, owner):
-        cluster.owner().run(f'millrace service move {SERVICE} --node {node.name}', timeout=600)
+        cluster.owner().run(f'millrace service move {SERVICE} {node.name}', timeout=600)
         assert cluster.owner() is node
     work.check()
     assert not domains_away(cluster)
