@@ -55,6 +55,7 @@ def come_back(session, connection):
     session.id = session.create_session()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('first', ('rdma', 'tcp'))
 def test_what_it_had_by_one_it_reclaims_by_the_other(rdma, service, raw_client, share, first):
     by = {'rdma': lambda: Raw(raw_client, service.address), 'tcp': lambda: Relayed(raw_client, service.address)}
