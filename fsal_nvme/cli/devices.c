@@ -351,17 +351,21 @@ static int add_unreadable(struct command *command, const char *name, const struc
 	return rc;
 }
 
-/* Whether one hangs: it was asked before. */
+/* Whether one hangs: each was asked before. */
 static bool any_hangs(struct command *command, const struct device_set *set)
 {
-	struct pool_summary summary;
 	struct engine *engine;
 	bool hangs = false;
 
 	if (command_engine(command, &engine))
 		return false;
-	for (unsigned i = 0; !hangs && i < set->count; i++)
-		hangs = pool_probe(engine, set->paths[i], &summary, NULL) == -ETIMEDOUT;
+	for (unsigned i = 0; !hangs && i < set->count; i++) {
+		struct device *device;
+
+		hangs = device_open(engine, set->paths[i], DEVICE_READ_ONLY, &device, NULL) ==
+			-ETIMEDOUT;
+		device_close(device);
+	}
 	return hangs;
 }
 
@@ -369,7 +373,6 @@ static int why_none(struct command *command, const struct device_set *set)
 {
 	if (any_hangs(command, set))
 		return -ETIMEDOUT;
-
 	for (unsigned i = 0; i < set->count; i++)
 		if (access(set->paths[i], R_OK) && errno == EACCES)
 			return -EACCES;

@@ -88,10 +88,10 @@ static int find_label(struct pool *pool, struct search *s)
 	uint64_t answers, active;
 	int rc = follow_labels(pool, consider, s, &answers);
 
-	if (rc)
-		return rc;
+	if (rc || !s->any)
+		return rc ? rc : -EIO;
 	active = active_by(&s->best);
-	return s->any && !losses_allowed(pool, active, answers & active) ? 0 : -EIO;
+	return losses_allowed(pool, active, answers & active) ? -EIO : 0;
 }
 
 static bool same_root(const struct label *a, const struct label *b)

@@ -207,19 +207,24 @@ static void wait_done(struct pool_read *read)
 	event_signal(read->data, read->result);
 }
 
+/* The read would go on using the caller's stack. */
+static int wait_for_read(struct event *event)
+{
+	int result = event_wait(event);
+
+	assert(atomic_load(&event->state) == 1 && "a read is waited for on a paused host");
+	return result;
+}
+
 int pool_read_wait(struct pool *pool, struct read_part *parts, unsigned part_count)
 {
 	struct event event;
 	struct pool_read read = {
 		.parts = parts, .part_count = part_count, .done = wait_done, .data = &event};
-	int result;
 
 	event_init(&event, pool->engine);
 	pool_read(pool, &read);
-	result = event_wait(&event);
-	/* The read would go on using this stack. */
-	assert(atomic_load(&event.state) == 1 && "pool_read_wait() on a paused host");
-	return result;
+	return wait_for_read(&event);
 }
 
 /* --- samples ------------------------------------------------------------------------------ */
@@ -270,8 +275,7 @@ int pool_read_sample(struct pool *pool)
 		read_fail(&read);
 	batch_submit(&batch);
 	read_put(&read);
-	result = event_wait(&event);
-	assert(atomic_load(&event.state) == 1 && "pool_read_sample() on a paused host");
+	result = wait_for_read(&event);
 	segment_put(segment);
 	return result;
 }

@@ -700,48 +700,6 @@ static void freed_buffers_join(void **state)
 
 /* --- clock, and cost: printed, not asserted ------------------------------------------------- */
 
-static void *signal_later(void *event)
-{
-	usleep(50000);
-	event_signal(event, 7);
-	return NULL;
-}
-
-static void events_are_waited_for_so_long(void **state)
-{
-	struct engine *engine = engine_of(8, 1, 1 << 20);
-	struct event event;
-	pthread_t thread;
-	uint64_t began = engine_clock(engine);
-
-	event_init(&event, engine);
-	assert_int_equal(event_wait_for(&event, 30000000), -ETIMEDOUT);
-	assert_true(engine_clock(engine) - began >= 30000000);
-	assert_int_equal(pthread_create(&thread, NULL, signal_later, &event), 0);
-	assert_int_equal(event_wait_for(&event, UINT64_C(60) * 1000000000), 7);
-	pthread_join(thread, NULL);
-	assert_int_equal(event_wait_for(&event, 0), 7);
-	engine_destroy(engine);
-}
-
-static void a_read_in_time_is_a_read(void **state)
-{
-	struct engine *engine = engine_of(8, 1, 1 << 20);
-	struct device *device = open_file(engine, in(directory, "timed"), 8 * BLOCK_SIZE);
-	uint8_t *found = malloc(2 * BLOCK_SIZE), *wanted = malloc(2 * BLOCK_SIZE);
-	int fd = open(in(directory, "timed"), O_WRONLY);
-
-	memset(wanted, 0x5a, 2 * BLOCK_SIZE);
-	assert_int_equal(pwrite(fd, wanted, 2 * BLOCK_SIZE, BLOCK_SIZE), 2 * BLOCK_SIZE);
-	close(fd);
-	assert_int_equal(device_read(engine, device, BLOCK_SIZE, found, 2 * BLOCK_SIZE), 0);
-	assert_memory_equal(found, wanted, 2 * BLOCK_SIZE);
-	free(found);
-	free(wanted);
-	device_close(device);
-	engine_destroy(engine);
-}
-
 static void clocks_advance(void **state)
 {
 	struct engine *engine = engine_of(0, 1, 0);
@@ -828,8 +786,6 @@ int main(void)
 		cmocka_unit_test(without_locked_memory_buffers_go_unregistered),
 		cmocka_unit_test(buffers_are_aligned_and_apart),
 		cmocka_unit_test(freed_buffers_join),
-		cmocka_unit_test(events_are_waited_for_so_long),
-		cmocka_unit_test(a_read_in_time_is_a_read),
 		cmocka_unit_test(clocks_advance),
 		cmocka_unit_test(submitting_costs),
 	};

@@ -82,25 +82,24 @@ def test_a_planned_move(cluster, work):
     assert not domains_away(cluster)
 
 
-def test_a_server_that_is_killed(cluster, work):
+def signal_server(cluster, work, number):
+    """Who reads is at the same node. No drive is missed."""
     owner, pid = cluster.serving()
     work.read_at(owner)
     with work.cut_off():
-        owner.run(f'kill -{signal.SIGKILL} {pid}')
+        owner.run(f'kill -{number} {pid}')
     cluster.wait_for_another_server(owner, pid)
     work.check()
     assert not domains_away(cluster)
+
+
+def test_a_server_that_is_killed(cluster, work):
+    signal_server(cluster, work, signal.SIGKILL)
 
 
 def test_a_server_that_stands_still(cluster, work):
     """Its monitor's time passes."""
-    owner, pid = cluster.serving()
-    work.read_at(owner)
-    with work.cut_off():
-        owner.run(f'kill -{signal.SIGSTOP} {pid}')
-    cluster.wait_for_another_server(owner, pid)
-    work.check()
-    assert not domains_away(cluster)
+    signal_server(cluster, work, signal.SIGSTOP)
 
 
 def test_moved_back_at_once(cluster, work):
