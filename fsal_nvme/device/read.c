@@ -61,10 +61,11 @@ static struct asked *ask(
 	struct engine *engine, struct device *device, uint64_t offset, size_t length)
 {
 	struct asked *asked = calloc(1, sizeof(*asked));
-	struct io *io = &asked->io;
+	struct io *io;
 
 	if (!asked)
 		return NULL;
+	io = &asked->io;
 	asked->engine = engine;
 	asked->length = length;
 	asked->memory = buffer_alloc(engine, length);
