@@ -212,75 +212,80 @@ static int keep_broken(struct found_pool *list, unsigned count, const struct poo
 	return 0;
 }
 
-/* What each shows, without devices where that is nothing. */
-static int probe_each(struct engine *engine, const struct device_set *set, bool *broken,
-	struct pool_summary *shown, struct found_pool **list, unsigned *count)
-{
-	devices_ask(engine, (const char *const *)set->paths, set->count);
-	for (unsigned i = 0; i < set->count; i++) {
-		struct found_pool *found;
-		int got = pool_probe(engine, set->paths[i], &shown[i], NULL);
+/* What each path shows. */
+struct shown {
+	const struct device_set *set;
+	struct pool_summary *summaries;
+	int *results; /* pool_probe_each()'s */
+};
 
-		broken[i] = got == -EBADMSG;
-		if (got) {
-			shown[i].device_count = 0;
+static int take_newest(const struct shown *shown, struct found_pool **list, unsigned *count)
+{
+	for (unsigned i = 0; i < shown->set->count; i++) {
+		struct found_pool *found;
+
+		if (shown->results[i])
 			continue;
-		}
-		found = pool_of(list, count, &shown[i]);
+		found = pool_of(list, count, &shown->summaries[i]);
 		if (!found)
 			return -ENOMEM;
-		if (is_newer(&shown[i], &found->summary))
-			found->summary = shown[i];
+		if (is_newer(&shown->summaries[i], &found->summary))
+			found->summary = shown->summaries[i];
 	}
 	return 0;
 }
 
 /* The newest label of each pool says which devices are its. */
-static int probe_whole(struct engine *engine, const struct device_set *set, bool *broken,
-	struct found_pool **list, unsigned *count)
+static int take_whole(const struct shown *shown, struct found_pool **list, unsigned *count)
 {
-	struct pool_summary *shown = calloc(set->count + 1, sizeof(*shown));
-	int rc = shown ? probe_each(engine, set, broken, shown, list, count) : -ENOMEM;
+	int rc = take_newest(shown, list, count);
 
-	for (unsigned i = 0; !rc && i < set->count; i++)
-		if (shown[i].device_count)
-			rc = keep(pool_of(list, count, &shown[i]), &shown[i], set->paths[i]);
-	free(shown);
+	for (unsigned i = 0; !rc && i < shown->set->count; i++)
+		if (!shown->results[i])
+			rc = keep(pool_of(list, count, &shown->summaries[i]), &shown->summaries[i],
+				shown->set->paths[i]);
 	return rc;
 }
 
 /* Those that have a header, or those that have a label alone. */
-static int probe_broken(struct engine *engine, const struct device_set *set, const bool *broken,
-	bool header, struct found_pool *list, unsigned count)
+static int take_broken(
+	const struct shown *shown, bool header, struct found_pool *list, unsigned count)
 {
 	int rc = 0;
 
-	for (unsigned i = 0; !rc && i < set->count; i++) {
-		struct pool_summary summary;
-
-		if (broken[i] && pool_probe(engine, set->paths[i], &summary, NULL) == -EBADMSG &&
-			header == (summary.devices_found > 0))
-			rc = keep_broken(list, count, &summary, set->paths[i]);
-	}
+	for (unsigned i = 0; !rc && i < shown->set->count; i++)
+		if (shown->results[i] == -EBADMSG &&
+			header == (shown->summaries[i].devices_found > 0))
+			rc = keep_broken(list, count, &shown->summaries[i], shown->set->paths[i]);
 	return rc;
+}
+
+static int take_shown(const struct shown *shown, struct found_pool **list, unsigned *count)
+{
+	int rc = take_whole(shown, list, count);
+
+	if (!rc)
+		rc = take_broken(shown, true, *list, *count);
+	return rc ? rc : take_broken(shown, false, *list, *count);
 }
 
 int pools_probe(struct command *command, const struct device_set *set, struct found_pool **list,
 	unsigned *count)
 {
-	bool *broken = calloc(set->count + 1, sizeof(*broken));
+	struct shown shown = {set, calloc(set->count + 1, sizeof(*shown.summaries)),
+		calloc(set->count + 1, sizeof(*shown.results))};
 	struct engine *engine;
-	int rc = broken ? command_engine(command, &engine) : -ENOMEM;
+	int rc = shown.summaries && shown.results ? command_engine(command, &engine) : -ENOMEM;
 
 	*list = NULL;
 	*count = 0;
-	if (!rc)
-		rc = probe_whole(engine, set, broken, list, count);
-	if (!rc)
-		rc = probe_broken(engine, set, broken, true, *list, *count);
-	if (!rc)
-		rc = probe_broken(engine, set, broken, false, *list, *count);
-	free(broken);
+	if (!rc) {
+		pool_probe_each(engine, (const char *const *)set->paths, set->count,
+			shown.summaries, shown.results);
+		rc = take_shown(&shown, list, count);
+	}
+	free(shown.summaries);
+	free(shown.results);
 	return rc;
 }
 
@@ -342,7 +347,7 @@ static int add_unreadable(struct command *command, const char *name, const struc
 	int rc = command_engine(command, &engine);
 
 	for (unsigned i = 0; !rc && i < count; i++) {
-		int got = pool_probe(engine, known->paths[i], &summary, NULL);
+		int got = pool_probe(engine, known->paths[i], &summary);
 
 		if ((got == -ENOENT || got == -EIO || got == -ETIMEDOUT) &&
 			cache_same_drive(command, name, known->paths[i]))

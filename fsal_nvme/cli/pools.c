@@ -319,8 +319,7 @@ static json_t *fencing_json(struct command *c, const struct found_pool *found)
 	struct pool_summary summary;
 
 	for (unsigned i = 0; i < found->summary.devices_found; i++) {
-		if (pool_probe(c->engine, found->set.paths[i], &summary, NULL) ||
-			!summary.fencing_size)
+		if (pool_probe(c->engine, found->set.paths[i], &summary) || !summary.fencing_size)
 			continue;
 		area = json_object();
 		json_object_set_new(area, "device", json_uuid(summary.device));

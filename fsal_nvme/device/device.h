@@ -80,18 +80,25 @@ void io_submit(struct engine *engine, struct io **ios, unsigned count);
 int io_run(struct engine *engine, struct io *io);
 
 /*
- * A read, waited for, but not for longer than it takes a path to tell that it is gone (an NVMe-oF
- * connection that is lost does within 10 s; a drive of this machine may take 30 s and more to
- * fail): then -ETIMEDOUT, and the device hangs until it answers. One that hangs may be closed all
- * the same, and is not opened again, by the same path in this engine, before it has answered. Not
- * from done().
+ * A read that is waited for, but not for longer than it takes a path to tell that it is gone (an
+ * NVMe-oF connection that is lost does within 10 s; a drive of this machine may take 30 s and more
+ * to fail): then the device hangs until it answers. One that hangs may be closed all the same, and
+ * is not opened again, by the same path in this engine, before it has answered. Not from done().
  */
 #define DEVICE_ANSWER_NS (UINT64_C(15) * 1000 * 1000 * 1000)
+struct asked;
+/* Begins it, in memory of its own. NULL: there is none. */
+struct asked *device_ask(
+	struct engine *engine, struct device *device, uint64_t offset, size_t length);
+/* Waits until `end`, of engine_clock(): the result, or -ETIMEDOUT. NULL: -ENOMEM. */
+int asked_answer(struct asked *asked, uint64_t end);
+/* What was read, after a result of 0; until asked_end(). */
+const void *asked_memory(const struct asked *asked);
+/* Before its device is closed. NULL is allowed. */
+void asked_end(struct asked *asked);
+/* One, for DEVICE_ANSWER_NS at most. */
 int device_read(
 	struct engine *engine, struct device *device, uint64_t offset, void *buffer, size_t length);
-/* Asks all of these for a block at once, so that those that hang are waited for together, and known
- * afterwards: device_open() says -ETIMEDOUT. Paths that cannot be opened are left alone. */
-void devices_ask(struct engine *engine, const char *const *paths, unsigned count);
 
 /* --- devices ------------------------------------------------------------------------------ */
 

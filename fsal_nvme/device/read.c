@@ -27,6 +27,7 @@ static void asked_free(struct asked *asked)
 	free(asked);
 }
 
+/* Who waits may free it as soon as the lock is free. */
 static void answered(struct io *io)
 {
 	struct asked *asked = (struct asked *)io;
@@ -37,27 +38,14 @@ static void answered(struct io *io)
 	asked->answered = true;
 	if (given_up)
 		io->device->owed--;
+	else
+		event_signal(&asked->event, io->result);
 	pthread_mutex_unlock(&lock);
 	if (given_up)
 		asked_free(asked);
-	else
-		event_signal(&asked->event, io->result);
 }
 
-/* False: the answer is there, or as good as. */
-static bool give_up(struct asked *asked)
-{
-	bool given_up;
-
-	pthread_mutex_lock(&lock);
-	given_up = asked->given_up = !asked->answered;
-	if (given_up)
-		asked->io.device->owed++;
-	pthread_mutex_unlock(&lock);
-	return given_up;
-}
-
-static struct asked *ask(
+struct asked *device_ask(
 	struct engine *engine, struct device *device, uint64_t offset, size_t length)
 {
 	struct asked *asked = calloc(1, sizeof(*asked));
@@ -80,54 +68,47 @@ static struct asked *ask(
 	return asked;
 }
 
-/* Until `end`, of engine_clock(). Where it is not given up it is the caller's to free. */
-static int answer_wait(struct asked *asked, uint64_t end, bool *given_up)
+int asked_answer(struct asked *asked, uint64_t end)
 {
-	uint64_t now = engine_clock(asked->engine);
-	int rc = event_wait_for(&asked->event, end > now ? end - now : 0);
+	uint64_t now;
 
-	*given_up = rc == -ETIMEDOUT && give_up(asked);
-	return rc == -ETIMEDOUT && !*given_up ? event_wait(&asked->event) : rc;
+	if (!asked)
+		return -ENOMEM;
+	now = engine_clock(asked->engine);
+	return event_wait_for(&asked->event, end > now ? end - now : 0);
+}
+
+const void *asked_memory(const struct asked *asked)
+{
+	return asked->memory;
+}
+
+void asked_end(struct asked *asked)
+{
+	bool answered;
+
+	if (!asked)
+		return;
+	pthread_mutex_lock(&lock);
+	answered = asked->answered;
+	asked->given_up = !answered;
+	if (!answered)
+		asked->io.device->owed++;
+	pthread_mutex_unlock(&lock);
+	if (answered)
+		asked_free(asked);
 }
 
 int device_read(
 	struct engine *engine, struct device *device, uint64_t offset, void *buffer, size_t length)
 {
-	struct asked *asked = ask(engine, device, offset, length);
-	bool given_up;
-	int rc;
+	struct asked *asked = device_ask(engine, device, offset, length);
+	int rc = asked_answer(asked, engine_clock(engine) + DEVICE_ANSWER_NS);
 
-	if (!asked)
-		return -ENOMEM;
-	rc = answer_wait(asked, engine_clock(engine) + DEVICE_ANSWER_NS, &given_up);
-	if (given_up)
-		return rc;
 	if (!rc)
 		memcpy(buffer, asked->memory, length);
-	asked_free(asked);
+	asked_end(asked);
 	return rc;
-}
-
-void devices_ask(struct engine *engine, const char *const *paths, unsigned count)
-{
-	struct asked **asked = calloc(count + 1, sizeof(*asked));
-	struct device **devices = calloc(count + 1, sizeof(*devices));
-	uint64_t end = engine_clock(engine) + DEVICE_ANSWER_NS;
-	bool given_up;
-
-	for (unsigned i = 0; asked && devices && i < count; i++)
-		if (!device_open(engine, paths[i], DEVICE_READ_ONLY, &devices[i], NULL))
-			asked[i] = ask(engine, devices[i], 0, BLOCK_SIZE);
-	for (unsigned i = 0; asked && devices && i < count; i++) {
-		if (asked[i]) {
-			(void)answer_wait(asked[i], end, &given_up);
-			if (!given_up)
-				asked_free(asked[i]);
-		}
-		device_close(devices[i]);
-	}
-	free(asked);
-	free(devices);
 }
 
 bool device_leave(struct device *device)

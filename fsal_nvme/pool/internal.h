@@ -526,17 +526,50 @@ uint64_t label_area_offset(const struct device_header *header, unsigned area);
  * (return non-zero to stop); `header` NULL: of any pool. */
 int label_each(const uint8_t *area, const struct device_header *header, struct label *label,
 	int (*each)(void *data, const struct label *label), void *data);
-/* The labels of one device: every one that decodes, through `each` (return non-zero to stop). */
-int label_read_all(struct engine *engine, struct device *device, const struct device_header *header,
+/* The labels of one device that are asked for, those of others at the same time. */
+struct labels_asked {
+	const struct device_header *header;
+	struct asked *areas[2];
+	unsigned count;
+};
+/* `header`, which is kept, NULL: of area A of a device without a header, whatever pool they are of.
+ * Area B is not sought then: what stands near the end of a drive may be its last partition's. */
+void labels_ask(struct engine *engine, struct device *device, const struct device_header *header,
+	struct labels_asked *asked);
+/* Waits for them until `end`, of engine_clock(): every one that decodes, through `each` (return
+ * non-zero to stop). -ETIMEDOUT: the device hangs. Ends what was asked. */
+int labels_take(struct labels_asked *asked, uint64_t end,
 	int (*each)(void *data, const struct label *label), void *data);
-/* Those of area A of a device without a header, whatever pool they are of. Area B is not sought:
- * what stands near the end of a drive may be its last partition's. */
-int label_read_headless(struct engine *engine, struct device *device,
+/* Both, for DEVICE_ANSWER_NS at most. */
+int label_read_all(struct engine *engine, struct device *device, const struct device_header *header,
 	int (*each)(void *data, const struct label *label), void *data);
 /* The header at the device's start, or its copy in the device's last block. -ENOENT: none. */
 int device_header_read(struct engine *engine, struct device *device, struct device_header *header);
+/* The same, when the first block was asked for; ends that. */
+int device_header_take(struct engine *engine, struct device *device, struct asked *asked,
+	uint64_t end, struct device_header *header);
 /* The greatest beat that any usable member shows for an epoch; 0: none. */
 uint64_t label_beat_read(struct pool *pool, uint64_t epoch);
+
+/* --- a look at devices (look.c) ------------------------------------------------------------ */
+
+struct device_look {
+	const char *path;
+	int (*each)(void *data, const struct label *label); /* as labels_take() calls it */
+	void *data;
+	bool headless; /* labels of a device without a header, too */
+	/* What came of it: */
+	bool opened;
+	int result; /* of opening it, or of its header */
+	int labels_result; /* labels_take()'s */
+	struct device_header header; /* zeros where there is none */
+	/* Meanwhile: */
+	struct device *device;
+	struct asked *asked;
+	struct labels_asked labels;
+};
+/* Opens each of the paths, and closes it. */
+void devices_look(struct engine *engine, struct device_look *looks, unsigned count);
 
 /* --- copies of headers and labels (heads.c) ------------------------------------------------ */
 

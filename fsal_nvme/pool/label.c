@@ -127,23 +127,22 @@ bool label_is_newer(const struct label *a, const struct label *b)
 
 uint64_t label_beat_read(struct pool *pool, uint64_t epoch)
 {
-	void *block = buffer_alloc(pool->engine, BLOCK_SIZE);
-	uint64_t greatest = 0;
+	struct asked *asked[POOL_DEVICES_MAX] = {NULL};
+	uint64_t end = engine_clock(pool->engine) + DEVICE_ANSWER_NS, greatest = 0;
 
-	for (unsigned i = 0; block && i < pool->device_count; i++) {
-		struct member *member = &pool->devices[i];
+	for (unsigned i = 0; i < pool->device_count; i++)
+		if (member_usable(&pool->devices[i]))
+			asked[i] = device_ask(pool->engine, pool->devices[i].device,
+				label_place(LABEL_A_OFFSET, epoch) + LABEL_BODY, BLOCK_SIZE);
+	for (unsigned i = 0; i < pool->device_count; i++) {
 		struct beat beat;
 
-		if (!member_usable(member))
-			continue;
-		if (device_read(pool->engine, member->device,
-			    label_place(LABEL_A_OFFSET, epoch) + LABEL_BODY, block, BLOCK_SIZE))
-			continue;
-		if (!beat_decode(&beat, pool->label.pool, block) && beat.epoch == epoch &&
-			beat.count > greatest)
+		if (!asked_answer(asked[i], end) &&
+			!beat_decode(&beat, pool->label.pool, asked_memory(asked[i])) &&
+			beat.epoch == epoch && beat.count > greatest)
 			greatest = beat.count;
+		asked_end(asked[i]);
 	}
-	buffer_free(pool->engine, block, BLOCK_SIZE);
 	return greatest;
 }
 
@@ -163,69 +162,84 @@ int label_each(const uint8_t *area, const struct device_header *header, struct l
 	return 0;
 }
 
-static int read_areas(struct engine *engine, struct device *device,
-	const struct device_header *header, unsigned areas,
+void labels_ask(struct engine *engine, struct device *device, const struct device_header *header,
+	struct labels_asked *asked)
+{
+	asked->header = header;
+	asked->count = header ? 2 : 1;
+	for (unsigned i = 0; i < asked->count; i++)
+		asked->areas[i] =
+			device_ask(engine, device, label_area_offset(header, i), LABEL_AREA);
+}
+
+/* An area that cannot be read has none. */
+static int take_area(struct asked *area, uint64_t end, const struct device_header *header,
+	struct label *label, int (*each)(void *data, const struct label *label), void *data)
+{
+	int rc = asked_answer(area, end);
+
+	if (!rc)
+		return label_each(asked_memory(area), header, label, each, data);
+	return area && rc != -ETIMEDOUT ? 0 : rc;
+}
+
+int labels_take(struct labels_asked *asked, uint64_t end,
 	int (*each)(void *data, const struct label *label), void *data)
 {
-	uint8_t *area = buffer_alloc(engine, LABEL_AREA);
 	struct label *label = malloc(sizeof(*label));
-	int rc = area && label ? 0 : -ENOMEM;
+	int rc = label ? 0 : -ENOMEM;
 
-	for (unsigned i = 0; !rc && i < areas; i++) {
-		int got =
-			device_read(engine, device, label_area_offset(header, i), area, LABEL_AREA);
-
-		if (!got)
-			rc = label_each(area, header, label, each, data);
-		else if (got == -ETIMEDOUT)
-			rc = got;
+	for (unsigned i = 0; i < asked->count; i++) {
+		if (!rc)
+			rc = take_area(asked->areas[i], end, asked->header, label, each, data);
+		asked_end(asked->areas[i]);
 	}
 	free(label);
-	buffer_free(engine, area, LABEL_AREA);
 	return rc;
 }
 
 int label_read_all(struct engine *engine, struct device *device, const struct device_header *header,
 	int (*each)(void *data, const struct label *label), void *data)
 {
-	return read_areas(engine, device, header, 2, each, data);
-}
+	struct labels_asked asked;
 
-int label_read_headless(struct engine *engine, struct device *device,
-	int (*each)(void *data, const struct label *label), void *data)
-{
-	return read_areas(engine, device, NULL, 1, each, data);
+	labels_ask(engine, device, header, &asked);
+	return labels_take(&asked, engine_clock(engine) + DEVICE_ANSWER_NS, each, data);
 }
 
 /* A header of a part of the device that ends where it ends, a partition's, is not the device's. */
-static int read_last(
-	struct engine *engine, struct device *device, struct device_header *header, void *block)
+static int read_last(struct engine *engine, struct device *device, struct device_header *header)
 {
 	uint64_t size = device_info(device)->size;
-	int rc = device_read(engine, device, size - BLOCK_SIZE, block, BLOCK_SIZE);
+	struct asked *asked = device_ask(engine, device, size - BLOCK_SIZE, BLOCK_SIZE);
+	int rc = asked_answer(asked, engine_clock(engine) + DEVICE_ANSWER_NS);
 
 	if (!rc)
-		rc = device_header_decode(header, block);
+		rc = device_header_decode(header, asked_memory(asked));
+	asked_end(asked);
 	if (!rc && header->size != size)
 		rc = -EBADMSG;
 	return rc == -EBADMSG ? -ENOENT : rc;
 }
 
-int device_header_read(struct engine *engine, struct device *device, struct device_header *header)
+int device_header_take(struct engine *engine, struct device *device, struct asked *asked,
+	uint64_t end, struct device_header *header)
 {
 	uint64_t size = device_info(device)->size;
-	void *block = buffer_alloc(engine, BLOCK_SIZE);
-	int rc;
+	int rc = asked_answer(asked, end);
 
-	if (!block)
-		return -ENOMEM;
-	rc = device_read(engine, device, 0, block, BLOCK_SIZE);
 	if (!rc)
-		rc = device_header_decode(header, block);
+		rc = device_header_decode(header, asked_memory(asked));
+	asked_end(asked);
 	if (rc == -EBADMSG || rc == -EIO)
-		rc = read_last(engine, device, header, block);
+		rc = read_last(engine, device, header);
 	if (!rc && header->size > size)
 		rc = -EBADMSG; /* it was larger when it joined */
-	buffer_free(engine, block, BLOCK_SIZE);
 	return rc;
+}
+
+int device_header_read(struct engine *engine, struct device *device, struct device_header *header)
+{
+	return device_header_take(engine, device, device_ask(engine, device, 0, BLOCK_SIZE),
+		engine_clock(engine) + DEVICE_ANSWER_NS, header);
 }

@@ -388,8 +388,8 @@ static int open_or_rehearse(struct engine *engine, const struct pool_open_option
 	o->options = options;
 	o->rehearsal = rehearsal;
 	o->error = error;
-	o->found = calloc(options->path_count + 1, sizeof(*o->found));
-	rc = o->found ? open_all(o) : -ENOMEM;
+	o->looks = calloc(options->path_count + 1, sizeof(*o->looks));
+	rc = o->looks ? open_all(o) : -ENOMEM;
 	if (rc && o->pool)
 		pool_abandon(o->pool);
 	else if (!rc)
@@ -397,7 +397,7 @@ static int open_or_rehearse(struct engine *engine, const struct pool_open_option
 	if (rc)
 		error_set(error, rc, options->name ? options->name : "", "it cannot be opened: %s",
 			strerror(-rc));
-	free(o->found);
+	free(o->looks);
 	free(o);
 	return rc;
 }

@@ -29,19 +29,33 @@ static int consider_again(void *data, const struct label *label)
 	return 0;
 }
 
+static int read_again(struct opening *o)
+{
+	struct labels_asked asked[POOL_DEVICES_MAX] = {{NULL}};
+	struct pool *pool = o->pool;
+	uint64_t end = engine_clock(o->engine) + DEVICE_ANSWER_NS;
+	int rc = 0;
+
+	for (unsigned i = 0; i < pool->device_count; i++)
+		if (member_usable(&pool->devices[i]))
+			labels_ask(o->engine, pool->devices[i].device, &pool->devices[i].header,
+				&asked[i]);
+	for (unsigned i = 0; i < pool->device_count; i++) {
+		int got = labels_take(&asked[i], end, consider_again, o);
+
+		rc = rc ? rc : got;
+	}
+	return rc;
+}
+
 /* Reads all labels once more. -EBUSY, and o->best and o->last are up to date: there is a newer one,
  * or a later claim, not ours. */
 static int find_newer(struct opening *o)
 {
-	struct pool *pool = o->pool;
 	struct label_version best = label_version(&o->best), last = label_version(&o->last);
 	const struct label *writer;
-	int rc = 0;
+	int rc = read_again(o);
 
-	for (unsigned i = 0; !rc && i < pool->device_count; i++)
-		if (member_usable(&pool->devices[i]))
-			rc = label_read_all(o->engine, pool->devices[i].device,
-				&pool->devices[i].header, consider_again, o);
 	if (rc == -ETIMEDOUT)
 		return error_set(o->error, rc, o->best.name,
 			"one of its devices hangs since it is being opened: try again");

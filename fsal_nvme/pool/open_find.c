@@ -41,41 +41,32 @@ static void note_unreadable(struct opening *o, const char *path, int rc)
 		o->unreadable + used, sizeof(o->unreadable) - used, "%s%s", used ? ", " : "", path);
 }
 
-static int look_at(struct opening *o, const char *path)
+static int judge(struct opening *o, struct device_look *look)
 {
-	struct found *f = &o->found[o->found_count];
-	int rc;
-
-	rc = device_open(o->engine, path, DEVICE_READ_ONLY, &f->device, NULL);
-	if (rc == -ETIMEDOUT)
-		note_unreadable(o, path, rc);
-	if (rc)
-		return rc == -ENOMEM || rc == -ESHUTDOWN ? rc : 0;
-	rc = device_header_read(o->engine, f->device, &f->header);
-	if (!rc)
-		rc = label_read_all(o->engine, f->device, &f->header, consider, o);
-	device_close(f->device);
-	f->device = NULL;
-	if (rc == -ENOENT || rc == -EIO || rc == -ETIMEDOUT)
-		note_unreadable(o, path, rc);
-	if (rc)
-		return rc == -ENOMEM || rc == -ESHUTDOWN ? rc : 0;
-	f->path = path;
-	o->found_count++;
+	if (!look->result)
+		look->result = look->labels_result;
+	if (look->result == -ENOMEM || look->result == -ESHUTDOWN)
+		return error_set(o->error, look->result, look->path, "%s", strerror(-look->result));
+	if (look->result == -ETIMEDOUT ||
+		(look->opened && (look->result == -ENOENT || look->result == -EIO)))
+		note_unreadable(o, look->path, look->result);
 	return 0;
 }
 
 int opening_find(struct opening *o)
 {
 	const char *name = o->options->name ? o->options->name : "";
+	unsigned count = o->options->path_count;
+	int rc = 0;
 
-	devices_ask(o->engine, o->options->paths, o->options->path_count);
-	for (unsigned i = 0; i < o->options->path_count; i++) {
-		int rc = look_at(o, o->options->paths[i]);
-
-		if (rc)
-			return error_set(o->error, rc, o->options->paths[i], "%s", strerror(-rc));
-	}
+	for (unsigned i = 0; i < count; i++)
+		o->looks[i] = (struct device_look){
+			.path = o->options->paths[i], .each = consider, .data = o};
+	devices_look(o->engine, o->looks, count);
+	for (unsigned i = 0; !rc && i < count; i++)
+		rc = judge(o, &o->looks[i]);
+	if (rc)
+		return rc;
 	if (o->ambiguous)
 		return error_set(o->error, -EEXIST, name,
 			"the devices hold more than one pool of that name; name the devices of "
@@ -85,14 +76,15 @@ int opening_find(struct opening *o)
 	return 0;
 }
 
-static struct found *find_member(struct opening *o, unsigned id)
+static const struct device_look *find_member(const struct opening *o, unsigned id)
 {
-	for (unsigned i = 0; i < o->found_count; i++) {
-		struct found *f = &o->found[i];
+	for (unsigned i = 0; i < o->options->path_count; i++) {
+		const struct device_look *look = &o->looks[i];
 
-		if (!memcmp(f->header.pool, o->best.pool, 16) && f->header.id == id &&
-			!memcmp(f->header.uuid, o->best.devices[id].uuid, 16))
-			return f;
+		if (!look->result && !memcmp(look->header.pool, o->best.pool, 16) &&
+			look->header.id == id &&
+			!memcmp(look->header.uuid, o->best.devices[id].uuid, 16))
+			return look;
 	}
 	return NULL;
 }
@@ -100,7 +92,7 @@ static struct found *find_member(struct opening *o, unsigned id)
 static int member_open(struct opening *o, unsigned id)
 {
 	struct member *member = &o->pool->devices[id];
-	struct found *f = find_member(o, id);
+	const struct device_look *found = find_member(o, id);
 	bool look = o->options->read_only || o->options->reader || o->rehearsal;
 	unsigned flags = look ? DEVICE_READ_ONLY : DEVICE_EXCLUSIVE;
 	struct device *device;
@@ -109,16 +101,16 @@ static int member_open(struct opening *o, unsigned id)
 	member->label = o->best.devices[id];
 	atomic_init(&member->state,
 		member->label.state == DEVICE_DROPPED ? DEVICE_DROPPED : DEVICE_MISSING);
-	if (!f)
+	if (!found)
 		return 0;
-	rc = device_open(o->engine, f->path, flags, &device, o->error);
+	rc = device_open(o->engine, found->path, flags, &device, o->error);
 	if (rc)
 		return rc;
 	atomic_store(&member->device, device);
-	member->header = f->header;
-	member->slots_offset = f->header.slots_offset;
-	snprintf(member->path, sizeof(member->path), "%s", f->path);
-	o->pool->header = f->header;
+	member->header = found->header;
+	member->slots_offset = found->header.slots_offset;
+	snprintf(member->path, sizeof(member->path), "%s", found->path);
+	o->pool->header = found->header;
 	atomic_store(&member->state, member->label.state);
 	o->present[id] = true;
 	return 0;

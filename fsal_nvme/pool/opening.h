@@ -8,19 +8,12 @@
 
 #include "pool/internal.h"
 
-struct found {
-	struct device *device;
-	struct device_header header;
-	const char *path;
-};
-
 struct opening {
 	struct engine *engine;
 	const struct pool_open_options *options;
 	struct error *error;
 	struct pool *pool;
-	struct found *found;
-	unsigned found_count;
+	struct device_look *looks; /* at each path */
 	char unreadable[sizeof(((struct pool *)0)->unreadable)]; /* paths that show no header */
 	struct heads heads; /* as found */
 	struct label best; /* of the pool chosen: the newest */

@@ -154,83 +154,8 @@ int pool_close(struct pool *pool, struct error *error)
 	return rc;
 }
 
-/* --- labels without opening ------------------------------------------------------------------- */
-
-static int keep_newest(void *data, const struct label *label)
-{
-	struct label *best = data;
-
-	if (!best->device_count || label_is_newer(label, best))
-		*best = *label;
-	return 0;
-}
-
-/* Either may be all zeros. */
-static void fill_summary(
-	struct pool_summary *s, const struct label *label, const struct device_header *header)
-{
-	memset(s, 0, sizeof(*s));
-	memcpy(s->name, label->name, sizeof(s->name));
-	memcpy(s->uuid, label->device_count ? label->pool : header->pool, 16);
-	s->epoch = label->epoch;
-	s->version[0] = label_content(label).epoch;
-	s->version[1] = label_content(label).sequence;
-	s->version[2] = label->epoch;
-	s->version[3] = label->sequence;
-	s->exported = label->state == LABEL_EXPORTED;
-	s->open = label->state == LABEL_OPEN;
-	memcpy(s->owner, label->owner, sizeof(s->owner));
-	s->owner_pid = label->owner_pid;
-	memcpy(s->owner_boot, label->owner_boot, 16);
-	s->data = header->data;
-	s->parity = header->parity;
-	s->device_count = label->device_count;
-	for (unsigned i = 0; i < label->device_count; i++)
-		memcpy(s->members[i], label->devices[i].uuid, 16);
-	s->devices_found = header->data > 0;
-	memcpy(s->device, header->uuid, 16);
-	if (header->journal_offset >= FENCING_OFFSET + FENCING_SIZE) {
-		s->fencing_offset = FENCING_OFFSET;
-		s->fencing_size = FENCING_SIZE;
-	}
-}
-
-static int read_head(struct engine *engine, struct device *device, struct device_header *header,
-	struct label *label)
-{
-	int rc = device_header_read(engine, device, header);
-
-	if (!rc) {
-		rc = label_read_all(engine, device, header, keep_newest, label);
-		return !rc && !label->device_count ? -EBADMSG : rc;
-	}
-	if (rc != -ENOENT && rc != -EIO)
-		return rc;
-	memset(header, 0, sizeof(*header));
-	if (label_read_headless(engine, device, keep_newest, label) || !label->device_count)
-		return rc;
-	return -EBADMSG;
-}
-
-int pool_probe(
-	struct engine *engine, const char *path, struct pool_summary *summary, struct error *error)
-{
-	struct label *label = calloc(1, sizeof(*label));
-	struct device_header header;
-	struct device *device;
-	int rc = label ? device_open(engine, path, DEVICE_READ_ONLY, &device, error) : -ENOMEM;
-
-	if (rc) {
-		free(label);
-		return rc;
-	}
-	rc = read_head(engine, device, &header, label);
-	if (!rc || rc == -EBADMSG)
-		fill_summary(summary, label, &header);
-	device_close(device);
-	free(label);
-	return rc;
-}
+/* --- an idle pool -------------------------------------------------------------------------------
+ */
 
 /* Opens, so that all checks of an opening hold, and leaves another label behind. */
 static int open_and_close(struct engine *engine, const struct pool_open_options *options,

@@ -114,8 +114,11 @@ struct pool_summary {
 /* One device's label. -ENOENT when it holds none; -EBADMSG when either its header (devices_found is
  * 0) or all of its labels are bad: of `summary` the uuid is right, and the rest of what the other
  * part tells. */
-int pool_probe(
-	struct engine *engine, const char *path, struct pool_summary *summary, struct error *error);
+int pool_probe(struct engine *engine, const char *path, struct pool_summary *summary);
+/* The same of `count` devices, all at once: those that hang are waited for together, which is known
+ * afterwards: device_open() says -ETIMEDOUT. */
+void pool_probe_each(struct engine *engine, const char *const *paths, unsigned count,
+	struct pool_summary *summaries, int *results);
 /* An idle pool: gives it to `host` (import), to nobody (export), or wipes its labels (destroy). */
 int pool_assign(struct engine *engine, const struct pool_open_options *options, const char *host,
 	struct error *error);

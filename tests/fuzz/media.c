@@ -100,7 +100,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	format_waive_checksums = true;
 	damage_all(world, data, size);
 	for (unsigned i = 0; i < WORLD_DEVICES; i++)
-		pool_probe(world->engine, world->paths[i], &summary, NULL);
+		pool_probe(world->engine, world->paths[i], &summary);
 	try_open(world, WORLD_READ_ONLY);
 	try_open(world, WORLD_FOREIGN);
 	try_open(world, WORLD_OWN);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later. Waiting for so long. links: device */
-/* Events and reads that are waited for for so long, with real threads; those that are not answered
- * in time are test_pool_hang.c's. */
+/* Events and reads that are waited for for so long, with real threads; those that hang are
+ * test_pool_hang.c's. */
 #include "device/device.h"
 
 #include <errno.h>
@@ -48,6 +48,22 @@ static void events_are_waited_for_so_long(void **state)
 	engine_destroy(engine);
 }
 
+#define PATTERN 0x5a
+
+/* Of eight blocks; the second and the third are not zeros. `path` ends with XXXXXX. */
+static void make_file(char *path)
+{
+	uint8_t *bytes = malloc(2 * BLOCK_SIZE);
+	int fd = mkstemp(path);
+
+	assert_true(fd >= 0);
+	assert_int_equal(ftruncate(fd, 8 * BLOCK_SIZE), 0);
+	memset(bytes, PATTERN, 2 * BLOCK_SIZE);
+	assert_int_equal(pwrite(fd, bytes, 2 * BLOCK_SIZE, BLOCK_SIZE), 2 * BLOCK_SIZE);
+	close(fd);
+	free(bytes);
+}
+
 static void a_read_in_time_is_a_read(void **state)
 {
 	struct engine *engine = start();
@@ -55,13 +71,9 @@ static void a_read_in_time_is_a_read(void **state)
 	char path[] = "/tmp/millrace-read.XXXXXX";
 	struct error error = {0};
 	struct device *device;
-	int fd = mkstemp(path);
 
-	assert_true(fd >= 0);
-	assert_int_equal(ftruncate(fd, 8 * BLOCK_SIZE), 0);
-	memset(wanted, 0x5a, 2 * BLOCK_SIZE);
-	assert_int_equal(pwrite(fd, wanted, 2 * BLOCK_SIZE, BLOCK_SIZE), 2 * BLOCK_SIZE);
-	close(fd);
+	make_file(path);
+	memset(wanted, PATTERN, 2 * BLOCK_SIZE);
 	assert_int_equal(device_open(engine, path, DEVICE_READ_ONLY, &device, &error), 0);
 	unlink(path);
 	assert_int_equal(device_read(engine, device, BLOCK_SIZE, found, 2 * BLOCK_SIZE), 0);
@@ -72,11 +84,47 @@ static void a_read_in_time_is_a_read(void **state)
 	engine_destroy(engine);
 }
 
+/* Some are answered as they are given up. */
+static void many_are_given_up(void **state)
+{
+	struct engine *engine = start();
+	char path[] = "/tmp/millrace-read.XXXXXX";
+	struct error error = {0};
+	unsigned answered = 0;
+
+	make_file(path);
+	for (unsigned i = 0; i < 1000; i++) {
+		struct device *device;
+		struct asked *asked[2];
+
+		while (device_open(engine, path, DEVICE_READ_ONLY, &device, &error))
+			assert_int_equal(error.code, -ETIMEDOUT); /* it has not answered yet */
+		for (unsigned j = 0; j < 2; j++)
+			asked[j] = device_ask(engine, device, BLOCK_SIZE, BLOCK_SIZE);
+		usleep(i % 10 * 5);
+		for (unsigned j = 0; j < 2; j++) {
+			int rc = asked_answer(asked[j], 0);
+
+			assert_true(!rc || rc == -ETIMEDOUT);
+			if (!rc)
+				assert_int_equal(*(const uint8_t *)asked_memory(asked[j]), PATTERN);
+			answered += !rc;
+			asked_end(asked[j]);
+		}
+		device_close(device);
+	}
+	printf("[%u of 2000 were answered]\n", answered);
+	unlink(path);
+	error_clear(&error);
+	engine_destroy(engine);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(events_are_waited_for_so_long),
 		cmocka_unit_test(a_read_in_time_is_a_read),
+		cmocka_unit_test(many_are_given_up),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

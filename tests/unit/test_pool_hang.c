@@ -74,7 +74,7 @@ static void test_each_set_is_left_out(void **state)
 		hang(&f, set, LONG);
 		began = engine_clock(f.engine);
 		for (unsigned i = 0; set % 3 == 0 && i < 6; i++) /* in turn, before */
-			assert_int_equal(pool_probe(f.engine, f.paths[i], &summary, &error),
+			assert_int_equal(pool_probe(f.engine, f.paths[i], &summary),
 				set >> i & 1 ? -ETIMEDOUT : 0);
 		assert_int_equal(fixture_open(&f, &pool, &error), count > 2 ? -EIO : 0);
 		assert_true(engine_clock(f.engine) - began < LONG);
@@ -93,11 +93,40 @@ static void test_each_set_is_left_out(void **state)
 	}
 }
 
+static uint64_t time_to_open(unsigned devices)
+{
+	struct error error = {0};
+	struct fixture f;
+	struct pool *pool;
+	uint64_t began, took;
+
+	fixture_make(&f, devices, 4, 2, 8 << 20, 1);
+	hang(&f, UINT32_MAX, SECOND / 20);
+	began = engine_clock(f.engine);
+	pool = fixture_must_open(&f);
+	took = engine_clock(f.engine) - began;
+	assert_int_equal(pool_close(pool, &error), 0);
+	error_clear(&error);
+	fixture_free(&f);
+	return took;
+}
+
+/* Each may be far away. */
+static void test_devices_are_looked_at_at_once(void **state)
+{
+	uint64_t few = time_to_open(6), many = time_to_open(16);
+
+	printf("[of 6 devices %llu ms, of 16 devices %llu ms]\n", (unsigned long long)few / 1000000,
+		(unsigned long long)many / 1000000);
+	assert_in_range(many, few / 2, few * 5 / 4);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_read_is_waited_for_so_long),
 		cmocka_unit_test(test_each_set_is_left_out),
+		cmocka_unit_test(test_devices_are_looked_at_at_once),
 	};
 
 	log_set_sink(quiet);

@@ -277,13 +277,13 @@ static void test_a_header_that_is_a_partitions(void **state)
 	uint64_t epoch = closed_pool(&f);
 
 	spoil(&f, 1u << FIRST, epoch);
-	assert_int_equal(pool_probe(f.engine, NAME, &summary, NULL), 0);
+	assert_int_equal(pool_probe(f.engine, NAME, &summary), 0);
 	assert_int_equal(device_header_decode(&header, stood[LAST]), 0);
 	header.size -= BLOCK_SIZE;
 	header.label_b_offset -= BLOCK_SIZE;
 	assert_int_equal(device_header_encode(&header, block), 0);
 	sim_medium_write(f.world, NAME, offset_of(LAST, 0), block, BLOCK_SIZE);
-	assert_int_equal(pool_probe(f.engine, NAME, &summary, NULL), -EBADMSG);
+	assert_int_equal(pool_probe(f.engine, NAME, &summary), -EBADMSG);
 	assert_int_equal(summary.devices_found, 0);
 	fixture_free(&f);
 }
@@ -296,9 +296,9 @@ static void test_a_device_without_a_header_is_named(void **state)
 	uint64_t epoch = closed_pool(&f);
 	struct pool *pool;
 
-	assert_int_equal(pool_probe(f.engine, NAME, &whole, NULL), 0);
+	assert_int_equal(pool_probe(f.engine, NAME, &whole), 0);
 	spoil(&f, 1u << FIRST | 1u << LAST, epoch);
-	assert_int_equal(pool_probe(f.engine, NAME, &summary, NULL), -EBADMSG);
+	assert_int_equal(pool_probe(f.engine, NAME, &summary), -EBADMSG);
 	assert_int_equal(summary.devices_found, 0);
 	assert_memory_equal(summary.uuid, whole.uuid, 16);
 	pool = open_to_look(&f);
@@ -318,13 +318,13 @@ static void test_a_device_without_labels_is_used(void **state)
 	uint64_t epoch = closed_pool(&f);
 	struct pool *pool;
 
-	assert_int_equal(pool_probe(f.engine, NAME, &whole, NULL), 0);
+	assert_int_equal(pool_probe(f.engine, NAME, &whole), 0);
 	sim_settle(f.world);
 	for (unsigned place = 0; place < LABEL_RING; place++) {
 		sim_rot(f.world, NAME, offset_of(LABEL_A, place), LABEL_BODY, 3);
 		sim_rot(f.world, NAME, offset_of(LABEL_B, place), LABEL_BODY, 4);
 	}
-	assert_int_equal(pool_probe(f.engine, NAME, &summary, NULL), -EBADMSG);
+	assert_int_equal(pool_probe(f.engine, NAME, &summary), -EBADMSG);
 	assert_int_equal(summary.devices_found, 1);
 	assert_memory_equal(summary.uuid, whole.uuid, 16);
 	pool = fixture_must_open(&f);
@@ -334,7 +334,7 @@ static void test_a_device_without_labels_is_used(void **state)
 	assert_int_equal(status.devices[VICTIM].repaired, 2 * LABEL_BODY / BLOCK_SIZE);
 	assert_true(pool_epoch(pool) > epoch);
 	pool_abandon(pool);
-	assert_int_equal(pool_probe(f.engine, NAME, &summary, NULL), 0);
+	assert_int_equal(pool_probe(f.engine, NAME, &summary), 0);
 	fixture_free(&f);
 }
 

@@ -193,8 +193,8 @@ static void test_a_claim_is_not_what_a_probe_believes(void **state)
 	host_must_open(&alpha);
 	host_close(&alpha);
 	revive_devices(0, 1);
-	assert_int_equal(pool_probe(f.engine, f.names[0], &old, NULL), 0);
-	assert_int_equal(pool_probe(f.engine, f.names[1], &new, NULL), 0);
+	assert_int_equal(pool_probe(f.engine, f.names[0], &old), 0);
+	assert_int_equal(pool_probe(f.engine, f.names[1], &new), 0);
 	assert_true(old.open);
 	assert_true(old.epoch > new.epoch);
 	assert_false(new.open);
