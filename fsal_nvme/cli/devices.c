@@ -224,6 +224,8 @@ static int take_newest(const struct shown *shown, struct found_pool **list, unsi
 	for (unsigned i = 0; i < shown->set->count; i++) {
 		struct found_pool *found;
 
+		if (shown->results[i] == -ENOMEM)
+			return -ENOMEM;
 		if (shown->results[i])
 			continue;
 		found = pool_of(list, count, &shown->summaries[i]);

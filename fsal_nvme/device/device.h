@@ -96,9 +96,6 @@ int asked_answer(struct asked *asked, uint64_t end);
 const void *asked_memory(const struct asked *asked);
 /* Before its device is closed. NULL is allowed. */
 void asked_end(struct asked *asked);
-/* One, for DEVICE_ANSWER_NS at most. */
-int device_read(
-	struct engine *engine, struct device *device, uint64_t offset, void *buffer, size_t length);
 
 /* --- devices ------------------------------------------------------------------------------ */
 
@@ -115,7 +112,7 @@ enum { DEVICE_READ_ONLY = 1 << 0, DEVICE_EXCLUSIVE = 1 << 1 /* O_EXCL on block d
 /* Opens a block device or plain file (never creates one). `error` names the path. */
 int device_open(struct engine *engine, const char *path, unsigned flags, struct device **device,
 	struct error *error);
-/* All its requests must be done, but reads of device_read(). NULL is allowed. */
+/* All its requests must be done, but what was asked and is ended. NULL is allowed. */
 void device_close(struct device *device);
 const struct device_info *device_info(const struct device *device);
 /*

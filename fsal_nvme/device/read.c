@@ -99,18 +99,6 @@ void asked_end(struct asked *asked)
 		asked_free(asked);
 }
 
-int device_read(
-	struct engine *engine, struct device *device, uint64_t offset, void *buffer, size_t length)
-{
-	struct asked *asked = device_ask(engine, device, offset, length);
-	int rc = asked_answer(asked, engine_clock(engine) + DEVICE_ANSWER_NS);
-
-	if (!rc)
-		memcpy(buffer, asked->memory, length);
-	asked_end(asked);
-	return rc;
-}
-
 bool device_leave(struct device *device)
 {
 	bool owes;

@@ -545,9 +545,11 @@ int label_read_all(struct engine *engine, struct device *device, const struct de
 	int (*each)(void *data, const struct label *label), void *data);
 /* The header at the device's start, or its copy in the device's last block. -ENOENT: none. */
 int device_header_read(struct engine *engine, struct device *device, struct device_header *header);
-/* The same, when the first block was asked for; ends that. */
-int device_header_take(struct engine *engine, struct device *device, struct asked *asked,
-	uint64_t end, struct device_header *header);
+/* The same in parts: asks for one of the two; takes it, until `end`, and ends what was asked.
+ * -EAGAIN: the last one has to be asked for. */
+struct asked *header_ask(struct engine *engine, struct device *device, bool last);
+int header_take(struct device *device, bool last, struct asked *asked, uint64_t end,
+	struct device_header *header);
 /* The greatest beat that any usable member shows for an epoch; 0: none. */
 uint64_t label_beat_read(struct pool *pool, uint64_t epoch);
 
@@ -562,7 +564,7 @@ struct device_look {
 	bool opened;
 	int result; /* of opening it, or of its header */
 	int labels_result; /* labels_take()'s */
-	struct device_header header; /* zeros where there is none */
+	struct device_header header; /* zeros where a headless one was looked at */
 	/* Meanwhile: */
 	struct device *device;
 	struct asked *asked;

@@ -172,17 +172,6 @@ void labels_ask(struct engine *engine, struct device *device, const struct devic
 			device_ask(engine, device, label_area_offset(header, i), LABEL_AREA);
 }
 
-/* An area that cannot be read has none. */
-static int take_area(struct asked *area, uint64_t end, const struct device_header *header,
-	struct label *label, int (*each)(void *data, const struct label *label), void *data)
-{
-	int rc = asked_answer(area, end);
-
-	if (!rc)
-		return label_each(asked_memory(area), header, label, each, data);
-	return area && rc != -ETIMEDOUT ? 0 : rc;
-}
-
 int labels_take(struct labels_asked *asked, uint64_t end,
 	int (*each)(void *data, const struct label *label), void *data)
 {
@@ -190,9 +179,14 @@ int labels_take(struct labels_asked *asked, uint64_t end,
 	int rc = label ? 0 : -ENOMEM;
 
 	for (unsigned i = 0; i < asked->count; i++) {
-		if (!rc)
-			rc = take_area(asked->areas[i], end, asked->header, label, each, data);
-		asked_end(asked->areas[i]);
+		struct asked *area = asked->areas[i];
+		int got = asked_answer(area, end);
+
+		if (!rc && !got)
+			rc = label_each(asked_memory(area), asked->header, label, each, data);
+		else if (!rc && (!area || got == -ETIMEDOUT))
+			rc = got; /* an area that merely cannot be read has none */
+		asked_end(area);
 	}
 	free(label);
 	return rc;
@@ -207,39 +201,46 @@ int label_read_all(struct engine *engine, struct device *device, const struct de
 	return labels_take(&asked, engine_clock(engine) + DEVICE_ANSWER_NS, each, data);
 }
 
-/* A header of a part of the device that ends where it ends, a partition's, is not the device's. */
-static int read_last(struct engine *engine, struct device *device, struct device_header *header)
+struct asked *header_ask(struct engine *engine, struct device *device, bool last)
 {
-	uint64_t size = device_info(device)->size;
-	struct asked *asked = device_ask(engine, device, size - BLOCK_SIZE, BLOCK_SIZE);
-	int rc = asked_answer(asked, engine_clock(engine) + DEVICE_ANSWER_NS);
+	uint64_t offset = last ? device_info(device)->size - BLOCK_SIZE : 0;
 
-	if (!rc)
-		rc = device_header_decode(header, asked_memory(asked));
-	asked_end(asked);
-	if (!rc && header->size != size)
-		rc = -EBADMSG;
-	return rc == -EBADMSG ? -ENOENT : rc;
+	return device_ask(engine, device, offset, BLOCK_SIZE);
 }
 
-int device_header_take(struct engine *engine, struct device *device, struct asked *asked,
-	uint64_t end, struct device_header *header)
+static int check_size(struct device *device, bool last, const struct device_header *header)
 {
 	uint64_t size = device_info(device)->size;
+
+	/* A header of a part of the device that ends where it ends, a partition's, is not its. */
+	if (last && header->size != size)
+		return -ENOENT;
+	return header->size > size ? -EBADMSG : 0; /* it was larger when it joined */
+}
+
+int header_take(struct device *device, bool last, struct asked *asked, uint64_t end,
+	struct device_header *header)
+{
 	int rc = asked_answer(asked, end);
 
 	if (!rc)
 		rc = device_header_decode(header, asked_memory(asked));
 	asked_end(asked);
-	if (rc == -EBADMSG || rc == -EIO)
-		rc = read_last(engine, device, header);
-	if (!rc && header->size > size)
-		rc = -EBADMSG; /* it was larger when it joined */
-	return rc;
+	if (!rc)
+		return check_size(device, last, header);
+	if (last)
+		return rc == -EBADMSG ? -ENOENT : rc;
+	return rc == -EBADMSG || rc == -EIO ? -EAGAIN : rc;
 }
 
 int device_header_read(struct engine *engine, struct device *device, struct device_header *header)
 {
-	return device_header_take(engine, device, device_ask(engine, device, 0, BLOCK_SIZE),
-		engine_clock(engine) + DEVICE_ANSWER_NS, header);
+	int rc = -EAGAIN;
+
+	for (unsigned last = 0; rc == -EAGAIN; last++) {
+		uint64_t end = engine_clock(engine) + DEVICE_ANSWER_NS;
+
+		rc = header_take(device, last, header_ask(engine, device, last), end, header);
+	}
+	return rc;
 }

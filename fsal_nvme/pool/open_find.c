@@ -41,15 +41,14 @@ static void note_unreadable(struct opening *o, const char *path, int rc)
 		o->unreadable + used, sizeof(o->unreadable) - used, "%s%s", used ? ", " : "", path);
 }
 
-static int judge(struct opening *o, struct device_look *look)
+static int judge(struct opening *o, const struct device_look *look)
 {
-	if (!look->result)
-		look->result = look->labels_result;
-	if (look->result == -ENOMEM || look->result == -ESHUTDOWN)
-		return error_set(o->error, look->result, look->path, "%s", strerror(-look->result));
-	if (look->result == -ETIMEDOUT ||
-		(look->opened && (look->result == -ENOENT || look->result == -EIO)))
-		note_unreadable(o, look->path, look->result);
+	int rc = look->result ? look->result : look->labels_result;
+
+	if (rc == -ENOMEM || rc == -ESHUTDOWN)
+		return error_set(o->error, rc, look->path, "%s", strerror(-rc));
+	if (rc == -ETIMEDOUT || (look->opened && (rc == -ENOENT || rc == -EIO)))
+		note_unreadable(o, look->path, rc);
 	return 0;
 }
 
@@ -81,8 +80,8 @@ static const struct device_look *find_member(const struct opening *o, unsigned i
 	for (unsigned i = 0; i < o->options->path_count; i++) {
 		const struct device_look *look = &o->looks[i];
 
-		if (!look->result && !memcmp(look->header.pool, o->best.pool, 16) &&
-			look->header.id == id &&
+		if (!look->result && !look->labels_result &&
+			!memcmp(look->header.pool, o->best.pool, 16) && look->header.id == id &&
 			!memcmp(look->header.uuid, o->best.devices[id].uuid, 16))
 			return look;
 	}

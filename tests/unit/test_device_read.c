@@ -67,18 +67,20 @@ static void make_file(char *path)
 static void a_read_in_time_is_a_read(void **state)
 {
 	struct engine *engine = start();
-	uint8_t *found = malloc(2 * BLOCK_SIZE), *wanted = malloc(2 * BLOCK_SIZE);
+	uint8_t *wanted = malloc(2 * BLOCK_SIZE);
 	char path[] = "/tmp/millrace-read.XXXXXX";
 	struct error error = {0};
 	struct device *device;
+	struct asked *asked;
 
 	make_file(path);
 	memset(wanted, PATTERN, 2 * BLOCK_SIZE);
 	assert_int_equal(device_open(engine, path, DEVICE_READ_ONLY, &device, &error), 0);
 	unlink(path);
-	assert_int_equal(device_read(engine, device, BLOCK_SIZE, found, 2 * BLOCK_SIZE), 0);
-	assert_memory_equal(found, wanted, 2 * BLOCK_SIZE);
-	free(found);
+	asked = device_ask(engine, device, BLOCK_SIZE, 2 * BLOCK_SIZE);
+	assert_int_equal(asked_answer(asked, engine_clock(engine) + DEVICE_ANSWER_NS), 0);
+	assert_memory_equal(asked_memory(asked), wanted, 2 * BLOCK_SIZE);
+	asked_end(asked);
 	free(wanted);
 	device_close(device);
 	engine_destroy(engine);

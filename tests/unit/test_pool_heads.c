@@ -288,6 +288,26 @@ static void test_a_header_that_is_a_partitions(void **state)
 	fixture_free(&f);
 }
 
+static void test_a_device_that_was_larger_is_named(void **state)
+{
+	struct pool_summary whole, summary;
+	struct device_header header;
+	uint8_t block[BLOCK_SIZE];
+	struct fixture f;
+
+	closed_pool(&f);
+	assert_int_equal(pool_probe(f.engine, NAME, &whole), 0);
+	assert_int_equal(device_header_decode(&header, stood[FIRST]), 0);
+	header.size += BLOCK_SIZE;
+	assert_int_equal(device_header_encode(&header, block), 0);
+	sim_settle(f.world);
+	sim_medium_write(f.world, NAME, offset_of(FIRST, 0), block, BLOCK_SIZE);
+	assert_int_equal(pool_probe(f.engine, NAME, &summary), -EBADMSG);
+	assert_int_equal(summary.devices_found, 1);
+	assert_memory_equal(summary.uuid, whole.uuid, 16);
+	fixture_free(&f);
+}
+
 static void test_a_device_without_a_header_is_named(void **state)
 {
 	static struct pool_status status;
@@ -417,6 +437,7 @@ int main(void)
 		cmocka_unit_test(test_an_older_label_is_bad),
 		cmocka_unit_test(test_another_devices_header_is_left_alone),
 		cmocka_unit_test(test_a_header_that_is_a_partitions),
+		cmocka_unit_test(test_a_device_that_was_larger_is_named),
 		cmocka_unit_test(test_a_device_without_a_header_is_named),
 		cmocka_unit_test(test_a_device_without_labels_is_used),
 		cmocka_unit_test(test_a_crash_while_a_header_is_mended),
