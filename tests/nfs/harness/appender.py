@@ -6,7 +6,7 @@ import os.path
 
 import pytest
 
-from harness.host import wait_until
+from harness.remote import CommandFailed
 
 
 def write(path, locked, mount):
@@ -85,10 +85,15 @@ class Appender:
     def _told(self):
         return [line for line in self._lines() if line[0] != 'connected']
 
+    def _wait_for(self, condition, timeout, problem):
+        """CONDITION() is true; a writer that ends before that has failed."""
+        if not self._remote.wait_for(condition, timeout, problem):
+            raise CommandFailed(self._remote.what, self._remote.wait(check=False))
+
     def more(self, records, timeout=300):
         """Wait until so many more are acknowledged."""
         count = len(self._told()) + records
-        wait_until(lambda: len(self._told()) >= count, timeout, f'{records} more records')
+        self._wait_for(lambda: len(self._told()) >= count, timeout, f'has not written {records} more records')
 
     def _connected(self):
         return sum(line[0] == 'connected' for line in self._lines())
@@ -98,7 +103,7 @@ class Appender:
         """Behind what is done in this, wait until it has another connection, and answers by it."""
         count = self._connected()
         yield
-        assert self._remote.wait_for(lambda: self._connected() > count, timeout, 'has no other connection'), self._remote.what
+        self._wait_for(lambda: self._connected() > count, timeout, 'has no other connection')
         self.more(5, timeout)
 
     def _longest(self, told):
