@@ -292,6 +292,16 @@ fsal_status_t share_check(struct handle *handle, fsal_openflags_t flags, bool by
  * (FSAL_O_TRUNC, which is not kept) writes to it, whatever else it is opened for. */
 fsal_status_t share_move(struct handle *handle, fsal_openflags_t *has, fsal_openflags_t wants);
 
+/* --- request.c: requests that change names ------------------------------------------------- */
+
+/* Between the two, what this thread changes in a volume is done for the request that it runs. */
+void request_begin(void);
+void request_end(void);
+/* Whether an earlier server has done what it asks for. */
+bool request_was_done(const struct request_mark *mark);
+/* Nobody asks again in this session. */
+void request_session_gone(const sessionid4 session, uint32_t slots);
+
 /* --- hold.c -------------------------------------------------------------------------------- */
 
 /* The reply of this request leaves when `lsn` is durable; 0: at once. */

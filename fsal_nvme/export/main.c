@@ -278,6 +278,8 @@ static struct server_module_ops server_ops = {
 	.serving = serving,
 	.names_told = hold_names_told,
 	.without_session = hold_until_vouched,
+	.was_done = request_was_done,
+	.session_gone = request_session_gone,
 	.shutdown = shutdown_,
 	.recovery = &recovery_in_pool,
 };

@@ -189,8 +189,11 @@ static fsal_status_t make_locked(const struct making *making, const struct volum
 	new.target = making->target;
 	if (making->in->valid_mask & ATTR_RAWDEV)
 		new.rdev = making->in->rawdev.major << 32 | (making->in->rawdev.minor & UINT32_MAX);
-	if (!r)
-		r = volume_make(volume_of(dir), dir->ino, making->name, &new, made, lsn);
+	if (r)
+		return status_out(r);
+	request_begin();
+	r = volume_make(volume_of(dir), dir->ino, making->name, &new, made, lsn);
+	request_end();
 	return status_out(r);
 }
 
@@ -254,8 +257,10 @@ static fsal_status_t link_(struct fsal_obj_handle *obj, struct fsal_obj_handle *
 	if (handle->served->id != dir->served->id)
 		return fsalstat(ERR_FSAL_XDEV, 0);
 	r = directory_begin(dir, &now, pre);
+	request_begin();
 	if (!r)
 		r = volume_link(volume_of(dir), handle->ino, dir->ino, name, NULL, &lsn);
+	request_end();
 	directory_end(dir, post);
 	return end(r, lsn);
 }
@@ -266,12 +271,16 @@ static fsal_status_t unlink_locked(struct handle *dir, const struct volume_attri
 	enum volume_unlink what =
 		obj->type == DIRECTORY ? VOLUME_UNLINK_DIRECTORY : VOLUME_UNLINK_FILE;
 	fsal_status_t status = access_directory(now);
+	int r;
 
 	if (!FSAL_IS_ERROR(status))
 		status = access_remove(dir, now, name);
-	if (!FSAL_IS_ERROR(status))
-		status = status_out(volume_unlink(volume_of(dir), dir->ino, name, what, lsn));
-	return status;
+	if (FSAL_IS_ERROR(status))
+		return status;
+	request_begin();
+	r = volume_unlink(volume_of(dir), dir->ino, name, what, lsn);
+	request_end();
+	return status_out(r);
 }
 
 static fsal_status_t unlink_(struct fsal_obj_handle *from, struct fsal_obj_handle *obj,
@@ -320,11 +329,15 @@ static fsal_status_t rename_access(const struct renaming *renaming)
 static fsal_status_t rename_locked(const struct renaming *renaming, uint64_t *lsn)
 {
 	fsal_status_t status = rename_access(renaming);
+	int r;
 
 	if (FSAL_IS_ERROR(status))
 		return status;
-	return status_out(volume_rename(volume_of(renaming->from), renaming->from->ino,
-		renaming->old, renaming->to->ino, renaming->new, lsn));
+	request_begin();
+	r = volume_rename(volume_of(renaming->from), renaming->from->ino, renaming->old,
+		renaming->to->ino, renaming->new, lsn);
+	request_end();
+	return status_out(r);
 }
 
 /* Two directories are locked in the order of their numbers, one is locked once. */

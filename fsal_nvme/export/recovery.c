@@ -116,6 +116,8 @@ static void end_grace(void)
 {
 	int r = clients_forget_earlier(nvme.pool);
 
+	if (!r)
+		r = done_forget_earlier(nvme.pool);
 	if (r && !cannot_write(r))
 		LogCrit(COMPONENT_CLIENTID, "pool %s: records of earlier clients stay: %s",
 			pool_name(nvme.pool), strerror(-r));

@@ -44,6 +44,7 @@ enum {
 	KEY_IMAGE = 'X', /* be32 volume, be32 part -> image_row; 0 is the full image, 1 and up the
 			    deltas since */
 	KEY_CLIENT = 'O', /* two be64 hashes of its name -> client_row (client.c) */
+	KEY_DONE = 'D', /* two be64 hashes of session and slot -> done_row (done.c) */
 	KEY_COUNTER = 'C', /* name -> le64: "volume", "export" */
 	KEY_KEPT = 'K', /* be32 volume -> le64 bytes that are kept for it; no row: none */
 	KEY_REMAP = 'M', /* be64 moved segment, be64 offset -> length, segment, offset (remap.h) */

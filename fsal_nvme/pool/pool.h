@@ -342,6 +342,8 @@ int txn_put(struct txn *txn, struct env *env, struct bytes key, struct bytes val
 /* The same of a key that is not there. -EEXIST: it is, and nothing was changed. */
 int txn_add(struct txn *txn, struct env *env, struct bytes key, struct bytes value);
 int txn_delete(struct txn *txn, struct env *env, struct bytes key);
+/* Whether the environment takes nothing in it that makes it larger. */
+bool txn_is_full(struct txn *txn, struct env *env);
 /* Bytes of changes that still fit into this transaction's record. */
 size_t txn_room(const struct txn *txn);
 /* LSN that this transaction will have is not known before; 0 in *lsn when it changed nothing. */
@@ -452,6 +454,28 @@ int client_next(struct txn *txn, struct client_row *row);
 /* Those that were not put in this epoch may not come back any more; durable on return. Waits. Also
  * in a full pool. */
 int clients_forget_earlier(struct pool *pool);
+
+/* --- requests that were done ----------------------------------------------------------------- */
+
+#define POOL_SESSION 16 /* bytes */
+
+/* A request of a client, by where it came in; its answer may be lost. */
+struct pool_done {
+	uint8_t session[POOL_SESSION]; /* of no other server, nor of an earlier opening */
+	uint32_t slot, sequence;
+	uint64_t digest; /* of what it asks for */
+};
+
+/* In the transaction that does it: the last one of its slot. Not in a full pool. */
+int done_put(struct txn *txn, const struct pool_done *done);
+/* Whether it was the last one of its slot, and done in an earlier epoch. */
+bool done_before(struct pool *pool, const struct pool_done *done);
+/* Nobody asks again for what the session has had done in so many slots; lasts when *lsn is durable.
+ * Also in a full pool. */
+int done_delete(
+	struct pool *pool, const uint8_t session[POOL_SESSION], unsigned slots, uint64_t *lsn);
+/* Nobody asks again for what was done in earlier epochs. Also in a full pool. */
+int done_forget_earlier(struct pool *pool);
 
 /* --- data ------------------------------------------------------------------------------------ */
 

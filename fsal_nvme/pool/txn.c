@@ -264,6 +264,13 @@ static int open_side(struct txn *txn, struct env *env, struct side **side)
 	return rc ? fail(txn, rc) : 0;
 }
 
+bool txn_is_full(struct txn *txn, struct env *env)
+{
+	struct side *side;
+
+	return open_side(txn, env, &side) || side->full;
+}
+
 static int open_look(struct txn *txn, struct env *env, MDB_txn **mdb)
 {
 	struct side *side;

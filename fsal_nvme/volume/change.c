@@ -69,6 +69,18 @@ static int flush_releases(struct change *change)
 	return count ? txn_release(change->txn, change->releases, count) : 0;
 }
 
+static _Thread_local const struct pool_done *request;
+
+void volume_request_begin(const struct pool_done *done)
+{
+	request = done;
+}
+
+void volume_request_end(void)
+{
+	request = NULL;
+}
+
 static int complete(struct change *change)
 {
 	uint8_t row[ROW_SMALL];
@@ -81,6 +93,8 @@ static int complete(struct change *change)
 		r = txn_keep(change->txn, change->volume->row.id, change->kept);
 	if (!r && change->header_changed)
 		r = change_put(change, key_header(&key), row, header_encode(&change->header, row));
+	if (!r && request)
+		r = done_put(change->txn, request);
 	return r;
 }
 

@@ -283,6 +283,11 @@ int volume_readlink(struct volume *volume, uint64_t ino, char *buffer, size_t si
 int volume_link(struct volume *volume, uint64_t ino, uint64_t dir, const char *name,
 	struct volume_attributes *after, uint64_t *lsn);
 
+/* Between the two, a change of this thread is done for the request, which is recorded with it
+ * (done_put()); it stays the caller's. */
+void volume_request_begin(const struct pool_done *request);
+void volume_request_end(void);
+
 enum volume_unlink { VOLUME_UNLINK_ANY, VOLUME_UNLINK_FILE, VOLUME_UNLINK_DIRECTORY };
 /* A name less; directories must be empty. FILE on a directory is -EISDIR, DIRECTORY on another
  * -ENOTDIR. A file that is open lives on without a name until its last volume_file_close(). */

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
-/* Rows of the pool's environment: u8 which, then the value of a segment's row, of a remap's or of a
- * client's. */
+/* Rows of the pool's environment: u8 which, then the value of a segment's row, of a remap's, of a
+ * client's or of a request's that was done. */
 #include "fuzz.h"
 
 #include <errno.h>
 
 #include "pool/client.h"
+#include "pool/done.h"
 #include "pool/remap.h"
 
-enum { SEGMENT, MOVED, IMAGE, REMAP, CLIENT, REFUSED };
+enum { SEGMENT, MOVED, IMAGE, REMAP, CLIENT, DONE, REFUSED };
 
 struct fuzz_type fuzz_types[] = {
 	[SEGMENT] = {"a segment of data", 0},
@@ -16,6 +17,7 @@ struct fuzz_type fuzz_types[] = {
 	[IMAGE] = {"one of an image", 0},
 	[REMAP] = {"a remap", 0},
 	[CLIENT] = {"a client", 0},
+	[DONE] = {"a request that was done", 0},
 	[REFUSED] = {"refused", 0},
 	{NULL, 0},
 };
@@ -77,11 +79,32 @@ static int try_client(struct reader r)
 	return 0;
 }
 
+static int try_done(struct reader r)
+{
+	struct done_row row = {0}, again = {0};
+	uint8_t value[DONE_ROW_SIZE];
+	struct writer w = writer_on(value, sizeof(value));
+	int rc = done_row_decode(&row, &r);
+
+	if (rc)
+		return rc;
+	fuzz_reach(DONE);
+	assert(row.epoch);
+	done_row_encode(&row, &w);
+	assert(!w.overflow && w.at == value + sizeof(value));
+	r = reader_on(value, sizeof(value));
+	assert(!done_row_decode(&again, &r) && !memcmp(&row, &again, sizeof(row)));
+	return 0;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct reader r = reader_on(data, size);
 	uint8_t which = get_u8(&r);
-	int rc = which & 2 ? try_client(r) : which & 1 ? try_remap(r) : try_segment(r);
+	int rc = which & 4   ? try_done(r)
+		 : which & 2 ? try_client(r)
+		 : which & 1 ? try_remap(r)
+			     : try_segment(r);
 
 	assert(!rc || rc == -EBADMSG);
 	if (rc)

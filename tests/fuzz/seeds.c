@@ -12,6 +12,7 @@
 #include "cli/verb.h"
 #include "fuzz.h"
 #include "pool/client.h"
+#include "pool/done.h"
 #include "pool/env.h"
 #include "pool/journal.h"
 #include "pool/remap.h"
@@ -223,6 +224,18 @@ static void seed_client_rows(void)
 	save("pool_rows", "client-too-long", buffer, 2 + CLIENT_ROW_MAX);
 }
 
+static void seed_done_rows(void)
+{
+	const struct done_row row = {7, {.session = "a session", 2, 9, 5}};
+	uint8_t buffer[2 + DONE_ROW_SIZE] = {4};
+	struct writer w = writer_on(buffer + 1, DONE_ROW_SIZE);
+
+	done_row_encode(&row, &w);
+	save("pool_rows", "done", buffer, 1 + DONE_ROW_SIZE);
+	save("pool_rows", "done-too-long", buffer, 2 + DONE_ROW_SIZE);
+	save("pool_rows", "done-too-short", buffer, DONE_ROW_SIZE);
+}
+
 static void seed_pool_rows(void)
 {
 	const struct remap_run run = {.length = 5 * BLOCK_SIZE, .segment = 9, .to = 7 * BLOCK_SIZE};
@@ -241,6 +254,7 @@ static void seed_pool_rows(void)
 	remap_run_encode(&run, &w);
 	save("pool_rows", "remap", buffer, sizeof(buffer));
 	seed_client_rows();
+	seed_done_rows();
 }
 
 static void seed_changes(void)

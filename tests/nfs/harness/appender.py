@@ -60,6 +60,15 @@ def is_locked(path, locked):
     return False
 
 
+def left(path):
+    """What a writer has left that failed: the last record, the checkpoint's, and names."""
+    with open(f'{path}/log', 'rb') as file:
+        last = file.read()[-16:]
+    with open(f'{path}/checkpoint', 'rb') as file:
+        checkpoint = file.read(8)
+    return f'record {last}, checkpoint {int.from_bytes(checkpoint, "big")}, {sorted(os.listdir(path))}'
+
+
 def read(path):
     """What is in the log, and whether the checkpoint is one of those written, whole."""
     with open(f'{path}/log', 'rb') as file:
@@ -88,7 +97,7 @@ class Appender:
     def _wait_for(self, condition, timeout, problem):
         """CONDITION() is true; a writer that ends before that has failed."""
         if not self._remote.wait_for(condition, timeout, problem):
-            raise CommandFailed(self._remote.what, self._remote.wait(check=False))
+            raise CommandFailed(f'{self._remote.what} ({self.client.call(left, self.also)})', self._remote.wait(check=False))
 
     def more(self, records, timeout=300):
         """Wait until so many more are acknowledged."""
