@@ -35,6 +35,7 @@
 
 #include "pool/create.h"
 #include "pool/follow.h"
+#include "pool/label.h"
 
 #define WIPE_PIECE (1u << 20)
 #define PAUSE_FIRST (UINT64_C(60) * 1000 * 1000 * 1000) /* ns */

@@ -19,6 +19,7 @@
  * in memory. Headers, labels and pages count as blocks. Runs on the caller's thread, which does the
  * rebuilding; reading and checking go on beside it on the engine's.
  */
+#include "pool/label.h"
 #include "pool/read.h"
 #include "pool/remap.h"
 #include "pool/row.h"

@@ -10,6 +10,7 @@
  * label has been written to all (durable_root).
  */
 #include "pool/env.h"
+#include "pool/label.h"
 
 #include <assert.h>
 

@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "pool/create.h"
+#include "pool/label.h"
 
 #define CELL_DEFAULT (128u << 10)
 #define CHUNK_WANTED (16u << 20) /* so that small cells do not make too many segments */

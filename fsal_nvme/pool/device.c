@@ -20,7 +20,7 @@
  */
 #include <stdio.h>
 
-#include "pool/internal.h"
+#include "pool/label.h"
 
 struct fan_out {
 	_Atomic unsigned pending;

@@ -19,6 +19,7 @@
 
 #include "pool/env.h"
 #include "pool/follow.h"
+#include "pool/label.h"
 #include "pool/remap.h"
 
 #define TRIES 4u

@@ -9,6 +9,7 @@
 
 #include "pool/follow.h"
 #include "pool/hedge.h"
+#include "pool/label.h"
 
 #define PAUSE (UINT64_C(50) * 1000 * 1000) /* ns, while late ones are waited for */
 

@@ -17,7 +17,7 @@
  * the pool another process cannot tell rot from a label that is being written, or that a crash
  * tore: it leaves labels out, and the next opening writes new ones.
  */
-#include "pool/internal.h"
+#include "pool/label.h"
 
 enum head { HEAD_FIRST, HEAD_LAST, HEAD_LABEL_A, HEAD_LABEL_B, HEADS };
 #define LABEL_HEADS (1u << HEAD_LABEL_A | 1u << HEAD_LABEL_B)

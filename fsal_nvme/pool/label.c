@@ -17,7 +17,7 @@
  */
 #include <stdio.h>
 
-#include "pool/internal.h"
+#include "pool/label.h"
 
 uint64_t label_area_offset(const struct device_header *header, unsigned area)
 {

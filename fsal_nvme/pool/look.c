@@ -3,7 +3,7 @@
  * A look at what may be a pool's devices: their headers, then their labels, of all of them at once,
  * as there may be many of them, each of another host.
  */
-#include "pool/internal.h"
+#include "pool/label.h"
 
 #define LOOKS_AT_ONCE POOL_DEVICES_MAX /* each with a descriptor, and memory for two areas */
 

@@ -6,7 +6,7 @@
 #ifndef MILLRACE_POOL_OPENING_H
 #define MILLRACE_POOL_OPENING_H
 
-#include "pool/internal.h"
+#include "pool/label.h"
 
 struct opening {
 	struct engine *engine;

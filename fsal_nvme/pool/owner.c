@@ -13,7 +13,7 @@
  */
 #include <stdio.h>
 
-#include "pool/internal.h"
+#include "pool/label.h"
 
 bool owners_have(const struct label *label, uint64_t epoch)
 {

@@ -6,7 +6,7 @@
 #include "pool/env.h"
 #include "pool/follow.h"
 #include "pool/hedge.h"
-#include "pool/internal.h"
+#include "pool/label.h"
 #include "pool/row.h"
 
 uint64_t pool_epoch(const struct pool *pool)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /* What devices say of their pools, which are not opened. */
-#include "pool/internal.h"
+#include "pool/label.h"
 
 static int keep_newest(void *data, const struct label *label)
 {

@@ -23,6 +23,7 @@
  */
 #include <stdio.h>
 
+#include "pool/label.h"
 #include "pool/remap.h"
 
 void recover_note_owners(struct pool *pool)

@@ -16,6 +16,7 @@
  * too many of their devices were not whole to close them, that is done once they are. Nothing is
  * whole while others that are away would be needed for it.
  */
+#include "pool/label.h"
 #include "pool/read.h"
 #include "pool/row.h"
 

@@ -4,7 +4,7 @@
 
 #include "pool/block_cache.h"
 #include "pool/follow.h"
-#include "pool/internal.h"
+#include "pool/label.h"
 
 static void device_status(struct pool *pool, unsigned i, struct pool_device_status *d)
 {

@@ -5,6 +5,7 @@
 #include "pool_hosts.h"
 
 #include "device/engine.h"
+#include "pool/label.h"
 
 static struct host alpha, beta;
 

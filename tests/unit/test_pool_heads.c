@@ -1,7 +1,7 @@
 /* links: pool */
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /* Rot in what stands at a device's ends, twice each: its header, and the label. */
-#include "pool/internal.h"
+#include "pool/label.h"
 #include "pool_fixture.h"
 
 #define DEVICE_SIZE (4u << 20)

@@ -9,7 +9,7 @@
 #define TEST_POOL_JOURNAL_H
 
 #include "device/sim.h"
-#include "pool/internal.h"
+#include "pool/label.h"
 #include "pool/journal.h"
 
 #include <setjmp.h>

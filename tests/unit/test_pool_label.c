@@ -6,7 +6,7 @@
 #include <time.h>
 
 #include "device/engine.h"
-#include "pool/internal.h"
+#include "pool/label.h"
 #include "pool_fixture.h"
 
 #define DEVICE_SIZE (4u << 20)
