@@ -3,10 +3,10 @@
 a rename of a checkpoint is no error behind a failover."""
 
 import contextlib
-import os
 
 import pytest
 
+from harness.changes import FILES, KINDS, change, comes_to
 from harness.host import command, wait_until
 from harness.protocol import BADSESSION
 from harness.wire import (
@@ -169,29 +169,11 @@ def unheard(client):
         command('ip', 'neighbour', 'delete', client.client_address, 'dev', client.link.server_device)
 
 
-def change(kind, path):
-    """When the server's answers are lost; it asks for nothing before that, as it has asked."""
-    for name in ('checkpoint', 'checkpoint.new', 'second'):
-        os.path.exists(f'{path}/{name}')
-    print('soon', flush=True)
-    time.sleep(1)
-    if kind == 'rename':
-        os.rename(f'{path}/checkpoint.new', f'{path}/checkpoint')
-    elif kind == 'remove':
-        os.remove(f'{path}/checkpoint.new')
-    elif kind == 'link':
-        os.link(f'{path}/checkpoint.new', f'{path}/second')
-    elif kind == 'symlink':
-        os.symlink('checkpoint.new', f'{path}/second')
-    else:
-        os.mkdir(f'{path}/second')
-
-
-@pytest.mark.parametrize('kind', ('rename', 'remove', 'link', 'symlink', 'mkdir'))
+@pytest.mark.parametrize('kind', KINDS)
 def test_a_client_of_linux_is_told(site, client, share, session, kind):
-    client.run(f'echo old >{share.path}/checkpoint; echo new >{share.path}/checkpoint.new; sync')
+    client.run(f'cd {share.path}; {FILES}')
     here = session.root(share.volume)
-    name, there = ('second', OK) if kind in ('link', 'symlink', 'mkdir') else ('checkpoint.new', NOENT)
+    name, there = comes_to(kind)
     changing = client.spawn_call(change, kind, share.path)
     changing.wait_for_lines(1, 60)
     with unheard(client):
