@@ -123,6 +123,23 @@ def test_an_update_that_would_leave_nobody_to_serve(place, monkeypatch, cluster,
     assert done.returncode == REFUSED and said in done.stdout, done
 
 
+@pytest.mark.parametrize('state', ['trial', 'written', 'back'])
+def test_who_came_back_lets_others_boot(place, state):
+    """The cluster, which may not run yet, is told that the boot is over; and is left alone the next time."""
+    records = place / 'state/update'
+    for name, text in (('proc/cmdline', 'root=/dev/sda1 millrace.slot=a\n'), ('usr/lib/millrace/layout', ''), ('etc/millrace/cluster', ''),
+                       ('state/update/record', f'state {state}\nversion 2\nreason \n'), ('state/update/claimed', '')):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(text)
+    cluster = place / 'usr/lib/millrace/cluster'
+    cluster.write_text(f'#!/bin/sh\necho "$@" >>{place}/told\n[ $(wc -l <{place}/told) = 2 ]\n')
+    cluster.chmod(0o755)
+    for _ in range(2):
+        assert program(place, 'node', 'settle').returncode == 0
+    assert (place / 'told').read_text() == 'release\n' * 2 and not (records / 'claimed').exists()
+    assert (records / 'record').read_text().startswith('state back\nversion 2\n')
+
+
 # --- configurations ---------------------------------------------------------------------------------
 
 KEY = 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ8 admin@example'

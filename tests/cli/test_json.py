@@ -69,7 +69,7 @@ def test_every_verb_answers_by_its_schema(succeeded):
     site.json('pool', 'destroy', 'tank', '--yes')
     site.json('pool', 'create', 'tank', '--data', '2', '--parity', '1', '--cell', '4K',
               *site.devices_of_tank)
-    # Those of the appliance and of a cluster succeed there alone: tests/lab.
+    # Those of the appliance and of a cluster succeed there alone: tests/lab and tests/ha hold them against the schemas.
     assert set(site.succeeded) == {words for words in verbs(site) if words[0] not in ('node', 'cluster', 'service', 'client')}
     if site.is_served:
         site('serve', 'tank')

@@ -24,6 +24,7 @@ from harness.host import Daemon, command, logs, wait_until
 from harness.link import delete
 from harness.rpc import answers_null
 from harness.server import MILLRACE, ROOT
+from schemas import validate_answer
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PORT = 2049
@@ -142,8 +143,10 @@ class Node:
         return done.stdout
 
     def ask(self, *words):
-        """What `millrace WORDS` answers there."""
-        return json.loads(self.run('millrace', *words, '--json'))
+        """What `millrace WORDS` answers there, which is as docs/json says."""
+        answer = json.loads(self.run('millrace', *words, '--json'))
+        validate_answer(words, answer)
+        return answer
 
     def refused(self, *words):
         """Why it does not do it."""

@@ -10,6 +10,7 @@ import pytest
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, '..', 'nfs'))
+sys.path.append(os.path.join(HERE, '..', 'cli'))  # of which schemas.py serves here too
 
 from harness import host  # noqa: E402
 from harness.server import MILLRACE, ROOT, Pool, free_port  # noqa: E402

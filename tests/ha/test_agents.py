@@ -259,6 +259,19 @@ def test_a_server_whose_pool_another_node_has(make_agent, pool, cluster, monkeyp
     assert is_gone() and 'fenced' not in server.said
 
 
+def test_what_a_cluster_is_told_makes_no_monitor_late(make_agent, cluster, tmp_path):
+    """Its programs hang: they are not waited for, and one that has hardly any time left asks none."""
+    server = make_agent('server')
+    assert server.run('start', **IN_A_CLUSTER) == SUCCESS
+    for name in ('attrd_updater', 'crm_attribute', 'crm_node'):
+        (tmp_path / 'programs' / name).write_text(f'#!/bin/sh\necho {name} >>{cluster}\nexec sleep 1000\n')
+    for timeout, asked in ((45, ['crm_node', 'crm_attribute', 'attrd_updater']), (20, [])):
+        (tmp_path / 'millrace-tank.told').unlink(missing_ok=True)
+        cluster.write_text('')
+        assert server.run('monitor', timeout=timeout, **IN_A_CLUSTER) == SUCCESS
+        assert cluster.read_text().split() == asked
+
+
 def test_whose_the_pool_is_may_be_known_late(make_agent, pool, cluster, tmp_path, monkeypatch):
     """So few drives are seen when the cluster stops it that none needs to know."""
     monkeypatch.setenv('MILLRACE_DEVICE_DIR', pool.device_dir)

@@ -12,6 +12,7 @@ import pytest
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, 'boot'), os.path.join(HERE, 'rdma'), os.path.join(HERE, 'cluster'), os.path.join(HERE, '..', 'nfs')]
+sys.path.append(os.path.join(HERE, '..', 'cli'))  # of which schemas.py serves here too
 
 from harness import host  # noqa: E402
 from guest import Guest  # noqa: E402

@@ -13,9 +13,11 @@ import json
 import os
 import re
 import select
+import shlex
 import socket
 import subprocess
 
+import schemas
 from harness.host import wait_until
 from machine import BOOT_TIMEOUT, CONTROL, MTU, QUICKER, ROOT, Machine, free_port
 
@@ -70,6 +72,13 @@ def slot_a():
     """The identifier of the image's first root partition."""
     with open(LAYOUT) as file:
         return re.search(r'^layout_a=(\S+)', file.read(), re.MULTILINE).group(1)
+
+
+def answer_of(command, text):
+    """What `millrace ... --json` has answered by TEXT, which is as docs/json says."""
+    answer = json.loads(text)
+    schemas.validate_answer(shlex.split(command)[1:], answer)
+    return answer
 
 
 class Node(Machine):
@@ -151,7 +160,8 @@ class Node(Machine):
             assert self.attempt(f'cat >{to}', stdin=file).returncode == 0, f'{self.name}: {to} cannot be written'
 
     def json(self, command, rc=0):
-        return json.loads(self.run(f'{command} --json', rc))
+        """What `millrace ...` answers."""
+        return answer_of(command, self.run(f'{command} --json', rc))
 
     def answers(self):
         """Whether its SSH server says its name to one of those that connect, a second apart. To connect says little, as QEMU takes connections

@@ -7,13 +7,12 @@
 """
 
 import contextlib
-import json
 import subprocess
 import time
 
 from guest import Guest
 from harness.host import wait_until
-from node import Node
+from node import Node, answer_of
 
 NAMES = ('n1', 'n2', 'n3')
 CORE_ADDRESSES = ('198.51.100.1', '198.51.100.2', '198.51.100.3')  # between the nodes alone
@@ -119,7 +118,7 @@ class Cluster:
         if done.returncode != 0:
             return None
         self._answered = node
-        return json.loads(done.stdout)
+        return answer_of(f'millrace {verb}', done.stdout)
 
     def _likely(self):
         """The nodes, first the one that answered last: of one that boots a question may wait for a minute."""
@@ -169,6 +168,13 @@ class Cluster:
     def other(self, node):
         return next(other for other in self.nodes if other is not node)
 
+    def devices(self):
+        """What the server says of the pool's."""
+        return self.serving()[0].json(f'millrace pool status {POOL}')['pool']['devices']
+
+    def wait_until_devices_are_whole(self):
+        wait_until(lambda: all(device['whole'] for device in self.devices()), ACT_TIMEOUT, 'the pool is whole', interval=5)
+
     def server_pid(self, node):
         """None where there is none."""
         found = node.attempt(f'pgrep -f /run/millrace/{POOL}/ganesha.conf').stdout.split()
@@ -214,8 +220,9 @@ class Cluster:
         return wait_until(is_whole, 2 * ACT_TIMEOUT, 'the cluster is whole', interval=2)
 
     def _says_whole(self, node, told):
-        """Whether NODE does, by what it has TOLD."""
-        return {node['state'] for node in told['nodes']} == {'online'}
+        """Whether NODE does, by what it has TOLD: no drive that was away is."""
+        return ({node['state'] for node in told['nodes']} == {'online'} and
+                not any(service.get('not_whole') for service in told['services']))
 
     @contextlib.contextmanager
     def spoiling(self, node):
@@ -275,10 +282,6 @@ class OwnDrives(Cluster):
 
     def create_pool(self):
         super().create_pool(device for of in self.drives(self.nodes[0]).values() for device, _ in of)
-
-    def devices(self):
-        """What the server says of the pool's."""
-        return self.serving()[0].json(f'millrace pool status {POOL}')['pool']['devices']
 
     def readers_see(self, node):
         """What the reader at NODE, which is not the one that serves, says of the pool's devices."""

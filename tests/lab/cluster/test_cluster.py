@@ -15,6 +15,7 @@ from cluster import ACT_TIMEOUT, CLIENTS, CORE, MINE, POOL, PORTS, SERVICE, WATC
 from harness.host import Timeout, wait_until
 from machine import ROOT
 from node import kernel_of
+from phases import SLACK, told_by
 from work import MOUNT_TIMEOUT
 
 
@@ -70,6 +71,7 @@ def read_elsewhere(cluster, work):
 
 def test_the_cluster_is_whole(cluster, record_property):
     record_property('set-up', round(cluster.set_up_seconds))
+    assert cluster.set_up_seconds < 15 * 60
     for node in cluster.nodes:
         assert node.run('stat -c %a /etc/corosync/authkey /etc/millrace/cluster').split() == ['400', '600']
     assert cluster.states() == {'n1': 'online', 'n2': 'online'}
@@ -154,6 +156,7 @@ def test_the_other_node_without_power(cluster, work):
     """The one that serves fences it, and goes on."""
     owner = cluster.owner()
     other = cluster.other(owner)
+    work.read_at(owner)
     other.power_off()
     wait_until(lambda: cluster.states()[other.name] == 'offline', 300, 'it is fenced', interval=2)
     assert cluster.owner() is owner
@@ -201,6 +204,7 @@ def test_nodes_that_do_not_see_each_other(cluster, work):
     """The one that serves goes on, and the other is fenced."""
     owner = cluster.owner()
     other = cluster.other(owner)
+    work.read_at(owner)
     with cluster.spoiling(other):
         for network in (CORE, CLIENTS):
             other.cut(network)
@@ -214,6 +218,7 @@ def test_nodes_whose_messages_are_lost(cluster, work):
     """Neither has a cable out: each would fence the other, and the one that serves is the first."""
     owner = cluster.owner()
     other = cluster.other(owner)
+    work.read_at(owner)
     for node in cluster.nodes:
         node.run(f'nft insert rule {MESSAGES} drop')
     try:
@@ -252,19 +257,27 @@ def test_the_storage_path_is_cut(cluster, work):
         work.check()
 
 
+def not_whole(cluster):
+    return [device['id'] for device in cluster.devices() if not device['whole']]
+
+
 @pytest.mark.long
-def test_a_drive_is_lost_meanwhile(cluster, work):
+@pytest.mark.parametrize('drive', [5, 0])  # by 0 they fence, as by 1 and 2
+def test_a_drive_is_lost_meanwhile(cluster, work, drive):
+    """It is missed, and taken back when it is there again."""
     owner = cluster.owner()
     other = cluster.other(owner)
     read_elsewhere(cluster, work)
     try:
         with work.cut_off():
             owner.power_off()
-            other.pull_drive(5)
+            other.pull_drive(drive)
         cluster.wait_for_owner(other)
         work.check()
+        assert not_whole(cluster) == [drive]
     finally:
-        other.put_drive(5)
+        other.put_drive(drive)
+    cluster.wait_until_devices_are_whole()
 
 
 def may_write(cluster):
@@ -313,10 +326,8 @@ def test_a_server_that_is_killed_while_a_drive_hangs(cluster, work):
         kill_server(cluster, work)
         work.check()
         assert cluster.owner() is owner
-        assert [device['id'] for device in cluster.owner().json(f'millrace pool status {POOL}')['pool']['devices']
-                if not device['whole']] == [5]
-    wait_until(lambda: all(device['whole'] for device in cluster.owner().json(f'millrace pool status {POOL}')['pool']['devices']),
-               300, 'it is whole', interval=2)
+        assert not_whole(cluster) == [5]
+    cluster.wait_until_devices_are_whole()
 
 
 @pytest.mark.long
@@ -389,7 +400,11 @@ def test_a_client_that_dies_in_grace(cluster, clients, work, dying):
     dying.power_off()
     cluster.wait_for_another_server(owner, pid)
     clients['rdma'].run(f'flock {MINE}/dying true', timeout=300)
-    assert not cluster.owner().json(f'millrace service end-grace {SERVICE}')['grace_ended']  # it was over
+    locked = time.time()
+    owner = cluster.owner()
+    assert not owner.json(f'millrace service end-grace {SERVICE}')['grace_ended']  # it was over
+    over = max(moment for moment, line in told_by(owner) if 'NOT IN GRACE' in line)
+    assert locked > over - SLACK, f'{over - locked} s before'
     work.check()
 
 
@@ -457,6 +472,7 @@ def test_twenty_failovers(cluster, work, record_property):
     with contextlib.suppress(Timeout):
         wait_until(lambda: left_on(cluster.nodes) == wanted, 60, 'nothing is left behind')
     assert left_on(cluster.nodes) == wanted
+    assert owner.json(f'millrace pool check {POOL}')['check']['bad_blocks'] == 0 and not_whole(cluster) == []
     assert abs(open_files(owner) - open_files(cluster.other(owner))) < 5
 
 
@@ -469,6 +485,7 @@ def test_a_node_is_gone_for_good(cluster, work):
     left, gone = cluster.nodes
     if cluster.owner() is left:
         move(cluster, work)
+    work.read_at(left)
     gone.power_off()
     assert 'is fenced first' in left.run(f'millrace cluster remove {gone.name} --yes --json', rc=4)
     wait_until(lambda: cluster.states()[gone.name] == 'offline', 300, 'it is fenced', interval=2)

@@ -36,7 +36,7 @@ def cluster(lab, image, key, public_key, fabric):
 def wait_until_whole(cluster):
     """All nodes are there, and their drives are whole and read by all; nobody has said so."""
     cluster.wait_until_whole()
-    wait_until(lambda: all(device['whole'] for device in cluster.devices()), 900, 'the pool is whole', interval=5)
+    cluster.wait_until_devices_are_whole()
     wait_until(lambda: cluster.not_whole() == 0, 120, 'the cluster knows it', interval=5)
     owner = cluster.owner()
     for node in (node for node in cluster.nodes if node is not owner):
@@ -154,6 +154,7 @@ def test_a_node_without_network_is_reset(cluster, work):
     """By its own watchdog: it has lost the others, and they cannot tell it anything."""
     owner = cluster.owner()
     other = cluster.other(owner)
+    work.read_at(owner)
     with cluster.spoiling(other):
         for network in (CORE, CLIENTS):
             other.cut(network)
@@ -181,6 +182,7 @@ def test_the_node_that_serves_has_all_its_cables_out(cluster, work):
 def test_the_node_that_serves_stands_still_and_goes_on(cluster, work):
     """For a minute at least, and its watchdog too; nobody can tell it that it was fenced. Who serves by then is left alone."""
     owner = cluster.owner()
+    work.read_at(cluster.other(owner))
     with work.cut_off():
         owner.pause()
     end = time.monotonic() + 60
@@ -204,6 +206,7 @@ def live_paths(node):
 def test_a_network_is_cut(cluster, work):
     """Drives are reached over the other, and so when the owner has found out."""
     owner = cluster.owner()
+    work.read_at(cluster.other(owner))
     assert live_paths(owner) == 4
     with cluster.spoiling(owner):  # rxe may not outlive a pulled cable (soft.py)
         owner.cut(CORE)
@@ -218,6 +221,7 @@ def test_a_drive_is_pulled_and_put_back(cluster, work):
     wait_until_whole(cluster)
     owner = cluster.owner()
     other = cluster.other(owner)
+    work.read_at(owner)
     other.pull_drive(0)
     wait_until(lambda: domains_away(cluster) == {other.name}, 600, 'it is dropped', interval=2)
     wait_until(lambda: cluster.not_whole() == 1, 120, 'the cluster knows of it', interval=5)
