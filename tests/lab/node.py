@@ -23,6 +23,7 @@ from machine import BOOT_TIMEOUT, CONTROL, MTU, QUICKER, ROOT, Machine, free_por
 
 OVMF = '/usr/share/OVMF/OVMF_%s_4M.fd'
 MIB = 1 << 20
+ATTACHED = '/dev/disk/by-id/virtio-attached'
 ANSWER_SECONDS = 10  # for SSH to say its name, where nothing is quick
 LAYOUT = os.path.join(ROOT, 'appliance', 'root', 'usr', 'lib', 'millrace', 'layout')
 # As appliance/grub.cfg has it.
@@ -159,13 +160,25 @@ class Node(Machine):
         with open(path, 'rb') as file:
             assert self.attempt(f'cat >{to}', stdin=file).returncode == 0, f'{self.name}: {to} cannot be written'
 
+    def mount_disk(self, disk):
+        """The directory where the node sees the files of file DISK, of make_disk_of, which is put in."""
+        self.attach(disk)
+        wait_until(lambda: self.does(f'test -b {ATTACHED}'), 60, f'{self.name}: {ATTACHED}', 0.5)
+        self.run(f'mkdir -p /run/attached && mount -o ro {ATTACHED} /run/attached')
+        return '/run/attached'
+
+    def take_disk_out(self):
+        self.run('umount /run/attached')
+        self.detach()
+
     def json(self, command, rc=0):
         """What `millrace ...` answers."""
         return answer_of(command, self.run(f'{command} --json', rc))
 
     def answers(self):
-        """Whether its SSH server says its name to one of those that connect, a second apart. To connect says little, as QEMU takes connections
-        before the node does; and for one that came before it had its network QEMU tries again seconds later."""
+        """Whether its SSH server says its name to one of those that connect, a second apart. To connect says little,
+        as QEMU takes connections before the node does; and for one that came before it had its network QEMU tries
+        again seconds later."""
         asked = []
         try:
             for _ in range(ANSWER_SECONDS):

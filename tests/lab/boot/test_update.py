@@ -34,13 +34,8 @@ def wait_until_served(node):
 @contextlib.contextmanager
 def disk_in(node, disk):
     """DISK is put into the node; gives where its files are."""
-    node.attach(disk)
-    path = '/dev/disk/by-id/virtio-attached'
-    wait_until(lambda: node.does(f'test -b {path}'), 60, 'the disk is there', 0.5)
-    node.run(f'mkdir -p /run/attached && mount -o ro {path} /run/attached')
-    yield '/run/attached'
-    node.run('umount /run/attached')
-    node.detach()
+    yield node.mount_disk(disk)
+    node.take_disk_out()
 
 
 def update(node, disk):

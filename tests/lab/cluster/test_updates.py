@@ -44,11 +44,7 @@ def disk(version, update_file, tmp_path):
 
 def update(node, disk):
     """From DISK, which is put into the node; it boots, which ends QEMU."""
-    node.attach(disk)
-    path = '/dev/disk/by-id/virtio-attached'
-    wait_until(lambda: node.does(f'test -b {path}'), 60, 'the disk is there', 0.5)
-    node.run(f'mkdir -p /run/attached && mount -o ro {path} /run/attached && '
-             'millrace node update /run/attached/new.update', timeout=1800)
+    node.run(f'millrace node update {node.mount_disk(disk)}/new.update', timeout=1800)
     wait_until(lambda: not node.is_on(), ACT_TIMEOUT, f'{node.name} boots', 1)
 
 
