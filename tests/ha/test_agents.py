@@ -230,7 +230,7 @@ def test_an_end_that_nobody_wanted_is_told_at_once(make_agent, cluster, name):
     assert '--fail' not in cluster.read_text()
 
 
-def test_a_server_whose_pool_another_node_has(make_agent, pool, cluster, monkeypatch):
+def test_a_server_whose_pool_another_node_has(make_agent, pool, cluster, tmp_path, monkeypatch):
     """Though nobody has stopped it here: this node was fenced, and is still there."""
     monkeypatch.setenv('MILLRACE_DEVICE_DIR', pool.device_dir)
     server = make_agent('server')
@@ -250,6 +250,10 @@ def test_a_server_whose_pool_another_node_has(make_agent, pool, cluster, monkeyp
     os.kill(server.pid(), signal.SIGKILL)
     wait_until(is_gone, 60, 'the agent sees that it died')
     assert 'fenced' not in server.said  # nobody else has it
+    pool.verb('pool', 'export', 'tank')
+    looked = tmp_path / 'millrace-tank.looked'
+    looked.unlink()
+    assert is_gone() and 'has pool' not in server.said and looked.exists()
     take_it_elsewhere()
     # Its watch may have looked just before that, with which a monitor is content for a while.
     wait_until(lambda: is_gone() and 'elsewhere has pool tank' in server.said, 60, 'the agent sees whose the pool is')

@@ -184,3 +184,12 @@ def test_what_is_no_list_changes_nothing(nodes, tmp_path):
     with nodes.listening('n2'):
         rc, said = nodes.tell('n1', new)
     assert rc == 1 and said.endswith('that is no list\n') and (n2 / 'corosync.conf').read_text() == before
+
+
+def test_one_that_there_was_no_room_for_is_kept_nowhere(nodes, tmp_path):
+    """By the only member, which nobody else could tell so."""
+    n1 = nodes.make('n1', members(['127.0.0.1']))
+    before, new = (n1 / 'corosync.conf').read_text(), tmp_path / 'new'
+    new.touch()
+    rc, said = nodes.call('n1', f'use_list {new}')
+    assert rc == 1 and 'is there room?' in said and (n1 / 'corosync.conf').read_text() == before

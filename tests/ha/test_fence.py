@@ -182,6 +182,17 @@ def test_a_node_that_the_first_drive_does_not_know(place):
     assert place.agent('status', port='n3')[0] == OFF
 
 
+def test_a_node_whose_place_is_of_another_case(place):
+    """It left as N3, and joins as n3: sbd has its place on each drive by the first name for good."""
+    for drive in place.drives:
+        place.run('sbd', '-d', drive, 'allocate', 'N3')
+        place.run('sbd', '-d', drive, 'allocate', 'n3')
+    assert place.agent('status', port='n3')[0] == 0
+    assert place.agent('off', port='n3')[0] == 0
+    assert place.agent('status', port='n3')[0] == OFF
+    assert place.messages() == ['clear'] * 3
+
+
 def test_most_of_the_drives_are_enough(place):
     place.spoil(place.drives[0])
     code, _, err = place.agent('monitor')

@@ -133,6 +133,7 @@ def test_what_pacemaker_leaves_alone(cluster, readers):
             assert 'to leave tank alone' in node.refused(*words)
         for each in cluster.nodes:  # one of them has its reader alone
             assert f'to leave what {each.name} runs alone' in node.refused('node', 'drain', each.name)
+            assert f'to leave what {each.name} runs alone' in each.refused('cluster', 'leave')
     finally:
         cluster.set('maintenance-mode', 'false')
     assert cluster.wait_until_served() is node
@@ -181,7 +182,8 @@ def test_a_move_that_was_cut_off(cluster):
 
 
 def test_what_an_admin_has_told_pacemaker_stays(cluster):
-    """A service does not move against it, and goes on where it is; behind a move that it does not prevent it is there, too."""
+    """A service does not move against it, nor does its node go, and it goes on where it is; behind a move that it does not prevent
+    it is there, too."""
     owner = cluster.owner()
     other = cluster.other(owner)
     pid = owner.server_pid()
@@ -198,6 +200,8 @@ def test_what_an_admin_has_told_pacemaker_stays(cluster):
         try:
             for words in ((), (other.name,)):
                 assert f'pcs constraint remove {id}' in owner.refused('service', 'move', 'tank', *words)
+            for words in (('node', 'drain'), ('cluster', 'leave')) if id == 'away' else ():
+                assert f'pcs constraint remove {id}' in owner.refused(*words)
         finally:
             untell(id)
     assert cluster.owner() is owner and owner.server_pid() == pid
@@ -353,9 +357,17 @@ def test_a_service_is_removed_and_made(cluster, readers, writer, told):
     def epochs():
         return re.findall('name="millrace-epoch-tank" value="[0-9]+"', node.run('cibadmin', '--query', '--scope', 'nodes'))
 
+    def constrain(text):
+        node.run('cibadmin', '--modify', '--allow-create', '--scope', 'constraints', '--xml-text', text)
+
     before = configuration()
     assert epochs()
     assert '--yes' in node.refused('service', 'remove', 'tank')
+    constrain('<rsc_order id="several"><resource_set id="set"><resource_ref id="fencing"/><resource_ref id="tank-server"/>'
+              '</resource_set></rsc_order>')
+    assert 'tank-server is a part of several' in node.refused('service', 'remove', 'tank', '--yes')
+    node.run('cibadmin', '--delete', '--xpath', "//rsc_order[@id='several']")
+    constrain('<rsc_colocation id="beside" rsc="fencing" with-rsc="tank-address" score="1"/>')  # goes with what it is about
     node.ask('service', 'remove', 'tank', '--yes')
     assert configuration() == (set(), set()) and not epochs() and node.ask('service', 'list')['services'] == []
     words = ('service', 'create', 'tank', '--pool', 'tank', '--address', f'{cluster.address}/24', '--json')
@@ -375,6 +387,11 @@ def test_a_service_is_removed_and_made(cluster, readers, writer, told):
         cluster.set('maintenance-mode', 'false')
     create = ('env', f'MILLRACE_DEVICE_DIR={cluster.pool.device_dir}', 'millrace', *words)
     other = cluster.nodes[1]
+    place = ('--device-dir', cluster.pool.device_dir)
+    owner = next(each for each in cluster.nodes if each.attempt('millrace', 'pool', 'export', 'tank').returncode == 0)
+    owner.run('millrace', 'pool', 'import', 'tank', '--host', 'elsewhere', *place)
+    assert 'assigned to host elsewhere' in node.attempt(*create).stdout
+    node.run('millrace', 'pool', 'import', 'tank', '--force', *place)
     for address, why in ((other.address, f'of node {other.name}'), (other.reader_address, f'of node {other.name}'),
                          (node.reader_address, 'this node has'), (f'{cluster.network}.1', 'another host has')):
         assert why in node.refused('service', 'create', 'tank', '--pool', 'tank', '--address', f'{address}/24')

@@ -79,6 +79,14 @@ def test_how_a_node_is(joined, attributes, state, tmp_path):
     ('2001:db8::2/129', ''), ('2001:db8::g/64', ''), ('a.be/24', ''), ('/24', ''), ('', ''),
 ])
 def test_one_address_is_written_in_one_way(address, written):
-    script = 'eval "$(sed -n "/^canonical()/,/^}/p" "$1")"; canonical "$2" || :'
-    done = subprocess.run(['bash', '-c', script, 'bash', COMMON.parent / 'service', address], capture_output=True, text=True, check=True)
+    script = '. "$1/common"; eval "$(sed -n "/^canonical_with_bits()/,/^}/p" "$1/service")"; canonical_with_bits "$2" || :'
+    done = subprocess.run(['bash', '-c', script, 'bash', COMMON.parent, address], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == written, done.stderr
+
+
+@pytest.mark.parametrize('name, may', [('n1', True), ('1n', True), ('node-1.example', True), ('2', False), ('20261', False), ('', False),
+                                       ('-', False), ('n 1', False), ('n_1', False)])
+def test_what_a_node_may_be_called(name, may):
+    """crm_node takes one of digits for another's number."""
+    done = subprocess.run(['bash', '-c', '. "$1"; is_node_name "$2"', 'bash', COMMON, name], check=False)
+    assert done.returncode == (0 if may else 1)

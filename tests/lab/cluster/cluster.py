@@ -78,11 +78,12 @@ class Cluster:
     def create_pool(self, paths):
         self.nodes[0].run(f'millrace pool create {POOL} --data 4 --parity 2 {" ".join(paths)}')
 
-    def create(self, words=f'--pool {POOL}'):
-        """The token for the next."""
+    def create(self, words=f'--pool {POOL}', rc=0):
+        """The token for the next; why it is not made, where RC is not 0."""
         node = self.nodes[0]
-        return node.json(f'millrace cluster create {self._addresses(node)} {words} {self._own_words(node)} '
-                         f'--watchdog-timeout {WATCHDOG}')['cluster']['token']
+        told = node.json(f'millrace cluster create {self._addresses(node)} {words} {self._own_words(node)} '
+                         f'--watchdog-timeout {WATCHDOG}', rc)
+        return told['cluster']['token'] if rc == 0 else told['error']['message']
 
     def join(self, token, rc=0, number=1):
         node = self.nodes[number]

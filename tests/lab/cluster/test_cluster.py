@@ -134,8 +134,12 @@ def test_a_node_that_stands_still_and_goes_on(cluster, clients, work):
     work.check()
     cluster.start_again()
     wait_until(lambda: renewals(cluster.other(owner)) > told, 300, 'its node hears that it is back', interval=2)
-    clients['rdma'].run(f'date >{MINE}/back', timeout=MOUNT_TIMEOUT)  # one that asks for nothing has no need to connect
-    assert clients['rdma'].connections_made() != before
+
+    def connects_anew():
+        clients['rdma'].run(f'date >{MINE}/back', timeout=MOUNT_TIMEOUT)  # one that asks for nothing has no need to
+        return clients['rdma'].connections_made() != before
+
+    wait_until(connects_anew, 30, 'the client connects anew')
 
 
 # --- more events, with --all ----------------------------------------------------------------------------

@@ -53,7 +53,8 @@ class OnTarget(Cluster):
 
 
 @pytest.fixture(scope='module')
-def cluster(lab, image, key, public_key):
+def machines(lab, image, key, public_key):
+    """Of the cluster, before there is one."""
     target = lab.add(Target, 'target', server_address=ADDRESS, networks={CORE: f'{ADDRESS}/24'})
     cluster = OnTarget(lab, public_key, image=image, key=key, kernel=kernel_of(image, lab.workdir))
     target.start()
@@ -63,10 +64,28 @@ def cluster(lab, image, key, public_key):
         cluster.connect(node)
     cluster.begin_clients()
     cluster.create_pool(cluster.paths(cluster.nodes[0]))
-    cluster.join(cluster.create())
-    yield cluster.serve()
+    yield cluster
     cluster.remove()
     lab.remove(target)
+
+
+@pytest.fixture(scope='module')
+def cluster(machines):
+    machines.join(machines.create())
+    return machines.serve()
+
+
+def test_one_that_cannot_be_made(machines):
+    """Nothing is left of it, on the node or on drives; it is made below, in the same way."""
+    node = machines.nodes[0]
+    node.run('systemctl mask --runtime corosync.service')
+    assert 'units' in machines.create(rc=1)
+    node.run('systemctl unmask --runtime corosync.service')
+    assert node.json('millrace cluster status', rc=3)['error']['code'] == 'not-found'
+    assert not any(keys for _, keys in machines.reports(node))
+    told = node.json('millrace pool import')['pools'][0]
+    assert not any(node.does(f'dd if={area["path"]} bs=64k skip={area["offset"]} count=1 iflag=skip_bytes status=none | grep -aq SBD_SBD_')
+                   for area in told['fencing'])
 
 
 def test_both_are_registered(cluster):
