@@ -20,8 +20,17 @@ static void hold_end(struct hold *hold, int status)
 	gsh_free(hold);
 }
 
+/*
+ * Where the pool fails and another server may take it, this one ends within a second (watch.c), and
+ * its clients' connections with it. What it could not make durable stands on drives all the same,
+ * perhaps, and the next one has it done: a client that has no answer asks there with the number
+ * that it asked with here, and is told. With any answer it would ask anew, for what is done
+ * (done.c).
+ */
 static void durable(struct durable_wait *wait, int status)
 {
+	if (status && (nvme.options.fenced || server_is_over()))
+		return;
 	hold_end(container_of(wait, struct hold, wait), status ? -EIO : 0);
 }
 
@@ -98,8 +107,8 @@ struct vouching {
 	struct reply_hold *reply;
 };
 
-/* A server that is over ends within a second (watch.c), and its clients' connections with it. Where
- * no other may take over unseen (not fenced) what cannot be looked at is answered all the same. */
+/* Where no other may take over unseen (not fenced) what cannot be looked at is answered all the
+ * same. One that is over answers nothing. */
 static void vouched(struct look_wait *look)
 {
 	struct vouching *vouching = container_of(look, struct vouching, look);

@@ -10,7 +10,7 @@ from harness.changes import FILES, KINDS, change, comes_to
 from harness.host import command, wait_until
 from harness.protocol import BADSESSION
 from harness.wire import (
-    EXIST, GETFH, NOENT, OK, SAVEFH, Refused, Session, link, lookup, mkdir, mknod, putfh, remove, rename, u32)
+    EXIST, GETFH, NOENT, OK, SAVEFH, Request, Session, link, lookup, mkdir, mknod, putfh, remove, rename, u32)
 
 pytestmark = pytest.mark.millrace
 
@@ -32,33 +32,12 @@ def session(site):
     session.end()
 
 
-class Request:
-    """OPERATIONS on slot SLOT of SESSION, which can be sent once more."""
-
-    def __init__(self, session, *operations, slot=1):
-        session.numbers[slot] += 1
-        self._session = session
-        self._operations = [session.sequence(session.numbers[slot], slot), *operations]
-
-    def send(self):
-        """The last result."""
-        return self._session.call(self._operations)[-1]
-
-    def status(self):
-        try:
-            self.send()
-        except Refused as refused:
-            return refused.status
-        return OK
-
-
 @contextlib.contextmanager
 def old_session(session):
     """It sends as before, to another server, until the client knows better."""
     session.site.server.kill9()
     session.site.server.start()
-    session.connection.close()
-    session.connection = type(session.connection)(session.site.server)
+    session.connect_again()
     yield
     session.reconnect()
 

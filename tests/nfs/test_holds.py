@@ -18,11 +18,12 @@ from harness.appender import Appender
 from harness.disk import Disk
 from harness.host import wait_until
 from harness.mounted import Mounted
+from harness.protocol import BADSESSION
 from harness.remote import CommandFailed
 from harness.rpc import answers_null
 from harness.wire import (
     ANONYMOUS, DELAY, EXIST, FILE_SYNC, GETFH, IO, MODE, NOENT, OK, ROFS, SAVEFH, Call, Connection,
-    Refused, Session, commit, exclusive, getattr_, guarded, lookup, mkdir, open_, putfh, read,
+    Refused, Request, Session, commit, exclusive, getattr_, guarded, lookup, mkdir, open_, putfh, read,
     remove, rename, replies, setattr_, u32, unchecked, write)
 
 pytestmark = pytest.mark.millrace
@@ -467,6 +468,32 @@ def test_a_read_that_fails_before_the_pool_has_noticed(followed, disk):
     disk.fail()
     with pytest.raises(ConnectionError):
         session.status(putfh(file), read(ANONYMOUS, 0, MIB))
+
+
+def test_a_change_that_it_cannot_answer_for_is_not_answered(followed, disk):
+    """One copy of three of a rename is written, the others fail. The client asks the next server, which has it done, with the
+    number that it asked this one with: told to come again, it would have asked anew."""
+    session = Session(followed)
+    root, done = session.root(SHARE), 0
+    for number in range(3):
+        session.create(root, 'old')
+        request = Request(session, putfh(root), SAVEFH, putfh(root), rename('old', f'new {number}'))
+        disk.fail()
+        try:
+            answer = request.status()
+        except ConnectionError:
+            answer = None
+        wait_until(lambda: not followed.server.alive(), 60, 'the server ends')
+        disk.repair()
+        followed.server.start()
+        session.connect_again()
+        again = request.status()
+        session.reconnect()
+        is_done = found(session, root, f'new {number}')
+        assert (answer, again) == (None, OK) if is_done else again == BADSESSION and answer in (None, DELAY)
+        done += is_done
+        session.status(putfh(root), remove('old'))
+    assert done
 
 
 def lose(site, *devices):

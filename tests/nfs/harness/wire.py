@@ -303,6 +303,11 @@ class Session:
         self.id = self.create_session()
         self.compound((58, u32(0), nothing))  # RECLAIM_COMPLETE
 
+    def connect_again(self):
+        """And no more: to the server, which may be another one, it says nothing of itself."""
+        self.connection.close()
+        self.connection = Connection(self.site.server)
+
     def exchange_id(self):
         body = self.boot + opaque(self.name) + u32(0, 0, 0)
         return self.call([(42, body, Reply.u64)])[0]
@@ -389,6 +394,26 @@ class Session:
         self.call([(44, self.id, nothing)])  # DESTROY_SESSION
         self.call([(57, u64(self.clientid), nothing)])  # DESTROY_CLIENTID
         self.connection.close()
+
+
+class Request:
+    """OPERATIONS on slot SLOT of SESSION, which can be sent once more."""
+
+    def __init__(self, session, *operations, slot=1):
+        session.numbers[slot] += 1
+        self._session = session
+        self._operations = [session.sequence(session.numbers[slot], slot), *operations]
+
+    def send(self):
+        """The last result."""
+        return self._session.call(self._operations)[-1]
+
+    def status(self):
+        try:
+            self.send()
+        except Refused as refused:
+            return refused.status
+        return OK
 
 
 class Call:
