@@ -260,6 +260,10 @@ static int check_writable(struct verb_call *call)
 	if (reader)
 		return error_set(call->error, -EROFS, pool_name(call->pool),
 			"its reader changes nothing: ask the host that has the pool");
+	if (pool_is_of_a_later_version(call->pool))
+		return error_set(call->error, -EROFS, pool_name(call->pool),
+			"the pool is read-only: a later version made it, which alone may write to "
+			"it");
 	return error_set(call->error, -EROFS, pool_name(call->pool),
 		"the pool is read-only: too few of its devices are in use; `millrace pool status "
 		"%s` says which to attach",

@@ -162,7 +162,7 @@ int verb_pool_status(struct verb_call *call)
 		: status->summary.open     ? "not closed"
 					   : "idle");
 	put_bool(pool, "read_only",
-		(call->host && status->read_only) ||
+		(call->host && status->read_only) || pool_is_of_a_later_version(call->pool) ||
 			status->device_count - pool_devices_away(status) <= status->summary.parity);
 	json_object_set_new(call->result, "pool", pool);
 	free(status);

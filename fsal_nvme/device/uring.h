@@ -21,7 +21,6 @@
 #undef BLOCK_SIZE /* linux/fs.h has another one */
 #include "device/engine.h"
 
-#define FILE_SLOTS 256 /* registered files a ring; devices beyond it go by their descriptors */
 #define PIECE_SIZE ((size_t)1 << 30) /* the kernel registers no more in one buffer */
 #define ORDERS 19 /* blocks of 4 KiB << 0 to 4 KiB << 18, one piece */
 
@@ -35,8 +34,8 @@ struct arena {
 	uint32_t free[ORDERS]; /* first free block; NO_PAGE: none */
 };
 
-/* What only the ring's thread may do, as operations of a request beside enum io_op. */
-enum { RING_FILE = IO_FLUSH + 1, RING_STOP };
+/* To the ring's thread, as an operation of a request beside enum io_op. */
+enum { RING_STOP = IO_FLUSH + 1 };
 
 struct io_list {
 	struct io *first, **last;
@@ -47,7 +46,7 @@ struct ring {
 	pthread_t thread;
 	unsigned depth; /* requests in the kernel, at most */
 	int wake_fd;
-	bool buffers_registered, files_registered;
+	bool buffers_registered;
 
 	/* The thread's alone. */
 	struct io_uring uring;
@@ -59,7 +58,6 @@ struct ring {
 	pthread_mutex_t lock; /* of what follows */
 	struct io_list submitted;
 	bool asleep; /* the thread: who submits wakes it */
-	bool slot_used[FILE_SLOTS];
 
 	pthread_mutex_t counters_lock;
 	struct engine_counters counters;
@@ -78,8 +76,6 @@ struct uring_device {
 	struct device device;
 	struct ring *ring;
 	int fd;
-	int claim; /* holds a block device exclusively; -1: none */
-	int slot; /* among the ring's registered files; -1: none */
 	dev_t file_system; /* with `inode`: which file this is */
 	ino_t inode;
 };
@@ -89,9 +85,6 @@ int ring_init(struct ring *ring, struct uring_engine *engine, unsigned depth, st
 void ring_destroy(struct ring *ring);
 /* The requests of the batch that belong to this ring. */
 void ring_submit(struct ring *ring, struct io *chain);
-/* A slot for the file, or -1. */
-int ring_add_file(struct ring *ring, int fd);
-void ring_remove_file(struct ring *ring, int slot);
 
 int uring_open(struct engine *engine, const char *path, unsigned flags, struct device **device,
 	struct error *error);

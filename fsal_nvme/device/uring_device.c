@@ -51,6 +51,20 @@ static int check_kind(const char *path, mode_t mode, struct error *error)
 }
 
 /*
+ * Exclusive use is O_EXCL of a block device, a lock on a plain file. Requests hold the open file
+ * that they are for until the kernel has done them, and with it this, though the process is gone:
+ * who opens the device next is sure that nothing of an earlier one is on its way there. (With files
+ * that are registered with the ring, it would hold all of them until its last request is done.)
+ */
+static int be_alone(int fd, const struct stat *stat_, unsigned flags)
+{
+	if (!(flags & DEVICE_EXCLUSIVE) || !S_ISREG(stat_->st_mode) ||
+		!flock(fd, LOCK_EX | LOCK_NB))
+		return 0;
+	return errno == EWOULDBLOCK ? -EBUSY : -errno;
+}
+
+/*
  * The kind is asked first: opening a tape or a pipe would act on it. A file system without direct
  * I/O (tmpfs) is used with the page cache.
  */
@@ -65,6 +79,8 @@ static int open_descriptor(
 	result = check_kind(path, stat_->st_mode, error);
 	if (result)
 		return result;
+	if (flags & DEVICE_EXCLUSIVE && S_ISBLK(stat_->st_mode))
+		mode |= O_EXCL;
 	fd = open(path, mode | O_DIRECT);
 	if (fd < 0 && errno == EINVAL && S_ISREG(stat_->st_mode))
 		fd = open(path, mode);
@@ -74,29 +90,14 @@ static int open_descriptor(
 		result = open_error(-errno, path, error);
 	else
 		result = check_kind(path, stat_->st_mode, error);
-	if (!result)
-		return fd;
+	if (!result) {
+		result = be_alone(fd, stat_, flags);
+		if (!result)
+			return fd;
+		(void)open_error(result, path, error);
+	}
 	close(fd);
 	return result;
-}
-
-/*
- * Exclusive use (O_EXCL of a block device, a lock on a plain file) hangs on a descriptor of its
- * own, which no ring knows: a ring lets go of its files some time after they are closed, up to a
- * second on Linux 6.1, and until then nobody, this process included, could open the device again.
- */
-static int claim(struct uring_device *device, const struct stat *stat_, struct error *error)
-{
-	const char *path = device->device.info.path;
-
-	if (!(device->device.flags & DEVICE_EXCLUSIVE))
-		return 0;
-	device->claim = open(path, O_RDONLY | O_CLOEXEC | (S_ISBLK(stat_->st_mode) ? O_EXCL : 0));
-	if (device->claim < 0)
-		return open_error(-errno, path, error);
-	if (S_ISREG(stat_->st_mode) && flock(device->claim, LOCK_EX | LOCK_NB))
-		return open_error(errno == EWOULDBLOCK ? -EBUSY : -errno, path, error);
-	return 0;
 }
 
 static int get_size(int fd, const struct stat *stat_, uint64_t *size)
@@ -177,7 +178,7 @@ static struct uring_device *device_new(
 	snprintf(device->device.info.path, sizeof(device->device.info.path), "%s", path);
 	device->ring = &engine->rings[atomic_fetch_add(&engine->opened, 1) % engine->ring_count];
 	atomic_fetch_add(&engine->open, 1);
-	device->fd = device->claim = device->slot = -1;
+	device->fd = -1;
 	return device;
 }
 
@@ -192,8 +193,6 @@ int uring_open(struct engine *engine, const char *path, unsigned flags, struct d
 		return error_set(error, -ENOMEM, path, "no memory");
 	d->fd = result = open_descriptor(path, flags, &stat_, error);
 	if (result >= 0)
-		result = claim(d, &stat_, error);
-	if (result >= 0)
 		result = check_size(d->fd, &stat_, &d->device.info.size, path, error);
 	if (result < 0) {
 		uring_close(&d->device);
@@ -202,7 +201,6 @@ int uring_open(struct engine *engine, const char *path, unsigned flags, struct d
 	fill_info(d, &stat_);
 	d->file_system = stat_.st_dev;
 	d->inode = stat_.st_ino;
-	d->slot = ring_add_file(d->ring, d->fd);
 	*device = &d->device;
 	return 0;
 }
@@ -211,11 +209,8 @@ void uring_close(struct device *device)
 {
 	struct uring_device *d = (struct uring_device *)device;
 
-	ring_remove_file(d->ring, d->slot);
 	if (d->fd >= 0)
 		close(d->fd);
-	if (d->claim >= 0)
-		close(d->claim);
 	atomic_fetch_sub(&((struct uring_engine *)device->engine)->open, 1);
 	free(d);
 }

@@ -82,11 +82,6 @@ static void prepare_transfer(
 		sqe->rw_flags = RWF_DSYNC;
 }
 
-static int file_of(const struct uring_device *device)
-{
-	return device->slot >= 0 ? device->slot : device->fd;
-}
-
 static void prepare_file_request(const struct ring *ring, struct io *io, struct io_uring_sqe *sqe)
 {
 	const struct uring_device *device = (const struct uring_device *)io->device;
@@ -96,26 +91,22 @@ static void prepare_file_request(const struct ring *ring, struct io *io, struct 
 		return;
 	}
 	if (io->op == IO_FLUSH)
-		io_uring_prep_fsync(sqe, file_of(device), IORING_FSYNC_DATASYNC);
+		io_uring_prep_fsync(sqe, device->fd, IORING_FSYNC_DATASYNC);
 	else
-		prepare_transfer(ring, io, file_of(device), sqe);
-	if (device->slot >= 0)
-		sqe->flags |= IOSQE_FIXED_FILE;
+		prepare_transfer(ring, io, device->fd, sqe);
+}
+
+static bool is_stop(const struct io *io)
+{
+	return (int)io->op == RING_STOP;
 }
 
 static void prepare(const struct ring *ring, struct io *io, struct io_uring_sqe *sqe)
 {
-	switch ((int)io->op) {
-	case RING_FILE:
-		io_uring_prep_files_update(sqe, io->one.iov_base, 1, (int)io->offset);
-		break;
-	case RING_STOP:
+	if (is_stop(io))
 		io_uring_prep_nop(sqe);
-		break;
-	default:
+	else
 		prepare_file_request(ring, io, sqe);
-		break;
-	}
 	io_uring_sqe_set_data(sqe, io);
 }
 
@@ -257,19 +248,12 @@ static int error_of(const struct io *io, int result)
 	return result;
 }
 
-static bool is_call(const struct io *io)
-{
-	return (int)io->op == RING_FILE || (int)io->op == RING_STOP;
-}
-
 /* Sets io->result; false: the request has to go on. */
 static bool settle(struct io *io, int result)
 {
 	io->result = 0;
-	if (is_call(io)) {
-		io->result = result < 0 ? result : 0;
+	if (is_stop(io))
 		return true;
-	}
 	if (idle(io)) {
 		io->result = io->op == IO_FLUSH ? 0 : -EIO;
 		return true;
@@ -294,7 +278,7 @@ static void count_finished(struct ring *ring, const struct io *io)
 
 	pthread_mutex_lock(&ring->counters_lock);
 	for (; io; io = io->next) {
-		if (!is_call(io))
+		if (!is_stop(io))
 			counters_add(&ring->counters, io, clock);
 	}
 	pthread_mutex_unlock(&ring->counters_lock);
@@ -329,7 +313,7 @@ static void finish(struct ring *ring, struct io *io)
 
 	for (; io; io = next) {
 		next = io->next;
-		if ((int)io->op == RING_STOP)
+		if (is_stop(io))
 			ring->stop = true;
 		io->done(io);
 	}
@@ -390,10 +374,6 @@ static void register_all(struct ring *ring)
 		log_notice("io_uring: buffers are not registered (%s; see ulimit -l): each "
 			   "request maps its own",
 			strerror(-result));
-	result = io_uring_register_files_sparse(&ring->uring, FILE_SLOTS);
-	ring->files_registered = result == 0;
-	if (result && first)
-		log_notice("io_uring: files are not registered: %s", strerror(-result));
 	(void)io_uring_register_iowq_max_workers(&ring->uring, workers);
 }
 
@@ -486,74 +466,18 @@ int ring_init(struct ring *ring, struct uring_engine *engine, unsigned depth, st
 	return result;
 }
 
-static void call_done(struct io *io)
+static void stopped(struct io *io)
 {
-	event_signal(io->data, io->result);
-}
-
-/* Something that only the ring's thread may do, waited for. */
-static int call(struct ring *ring, int op, int slot, int *fd)
-{
-	struct io io = {.op = (enum io_op)op, .offset = (uint64_t)slot, .one = {.iov_base = fd}};
-	struct event event;
-
-	event_init(&event, &ring->engine->engine);
-	io.done = call_done;
-	io.data = &event;
-	ring_submit(ring, &io);
-	return event_wait(&event);
 }
 
 void ring_destroy(struct ring *ring)
 {
-	call(ring, RING_STOP, 0, NULL);
+	struct io io = {.op = (enum io_op)RING_STOP, .done = stopped};
+
+	ring_submit(ring, &io);
 	pthread_join(ring->thread, NULL);
 	assert(!ring->ready.first && !ring->in_kernel);
 	pthread_mutex_destroy(&ring->lock);
 	pthread_mutex_destroy(&ring->counters_lock);
 	close(ring->wake_fd);
-}
-
-/* --- registered files --------------------------------------------------------------------- */
-
-/* A slot that is nobody else's from here on, or -1. */
-static int take_slot(struct ring *ring)
-{
-	int slot = 0;
-
-	pthread_mutex_lock(&ring->lock);
-	while (slot < FILE_SLOTS && ring->slot_used[slot])
-		slot++;
-	if (slot < FILE_SLOTS)
-		ring->slot_used[slot] = true;
-	pthread_mutex_unlock(&ring->lock);
-	return slot < FILE_SLOTS ? slot : -1;
-}
-
-static void give_slot(struct ring *ring, int slot)
-{
-	pthread_mutex_lock(&ring->lock);
-	ring->slot_used[slot] = false;
-	pthread_mutex_unlock(&ring->lock);
-}
-
-int ring_add_file(struct ring *ring, int fd)
-{
-	int slot = ring->files_registered ? take_slot(ring) : -1;
-
-	if (slot >= 0 && call(ring, RING_FILE, slot, &fd)) {
-		give_slot(ring, slot);
-		return -1;
-	}
-	return slot;
-}
-
-void ring_remove_file(struct ring *ring, int slot)
-{
-	int none = -1;
-
-	if (slot < 0)
-		return;
-	(void)call(ring, RING_FILE, slot, &none);
-	give_slot(ring, slot);
 }

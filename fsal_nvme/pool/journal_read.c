@@ -208,6 +208,27 @@ static int find_at(struct walk *w, uint64_t position, uint64_t *silent)
 	return rc == 1 || rc == -ESHUTDOWN ? rc : 0;
 }
 
+/*
+ * One that was dropped, and is there, has what it had before. Should that be a batch which never
+ * counted, and stands where this one did, what follows does not continue it, and the walk fails as
+ * it would have without.
+ */
+static int find_on_dropped(struct walk *w, uint64_t position)
+{
+	struct pool *pool = w->pool;
+	int rc = 0;
+
+	for (unsigned i = 0; i < pool->device_count && rc != 1 && rc != -ESHUTDOWN; i++) {
+		struct member *member = &pool->devices[i];
+
+		if (!member_usable(member) && member->device)
+			rc = try_copy(w, member, position);
+	}
+	if (rc == 1)
+		w->preferred = NULL; /* the next is asked of the others first */
+	return rc == 1 || rc == -ESHUTDOWN ? rc : 0;
+}
+
 /* Whether a durable batch would have been seen although these members said nothing. */
 static bool enough_spoke(const struct walk *w, uint64_t silent)
 {
@@ -241,6 +262,10 @@ static int find(struct walk *w)
 	/* At the ring's start there is nothing that could have been skipped. */
 	if (!rc && w->at.position % w->ring)
 		rc = find_at(w, next_lap, &silent);
+	if (!rc && is_known(w))
+		rc = find_on_dropped(w, w->at.position);
+	if (!rc && is_known(w) && w->at.position % w->ring)
+		rc = find_on_dropped(w, next_lap);
 	if (!rc)
 		return gap(w, silent);
 	if (rc == 1 && w->behind > window) {

@@ -140,6 +140,15 @@ static void drop_missing(struct opening *o, uint64_t lsn)
 	}
 }
 
+/* When the opening ends behind that: they count again. */
+static void keep_missing(struct opening *o)
+{
+	for (unsigned i = 0; i < o->pool->device_count; i++)
+		if (!o->present[i])
+			o->pool->label.devices[i] = o->best.devices[i];
+	(void)label_write(o->pool);
+}
+
 /* Behind the look at whether another one has the pool: that is answered by those that the labels
  * before called active, less what may be lost. */
 static void take_out_missing(struct opening *o)
@@ -181,15 +190,11 @@ static int begin_span(struct opening *o, struct journal_position *start, uint64_
 	return rc ? error_set(o->error, rc, o->pool->label.name, "its journal is full") : 0;
 }
 
-static int take_over(struct opening *o, struct journal_position *start, uint64_t window)
+static int tell_labels(struct opening *o)
 {
 	struct pool *pool = o->pool;
-	struct journal_span *span;
-	int rc = begin_span(o, start, window);
+	int rc;
 
-	if (rc)
-		return rc;
-	drop_missing(o, start->lsn - 1);
 	pool->label.repeats = (struct label_version){0};
 	rc = label_write(pool);
 	if (rc)
@@ -203,11 +208,37 @@ static int take_over(struct opening *o, struct journal_position *start, uint64_t
 		return error_set(o->error, rc, pool->label.name, "%s",
 			rc == -ESTALE ? "another host has taken it over while it was opened"
 				      : "the labels of too few devices can be read");
+	return 0;
+}
+
+static int start_journal(struct opening *o, const struct journal_position *start)
+{
+	struct pool *pool = o->pool;
+	const struct journal_span *span = &pool->label.spans[pool->label.span_count - 1];
+	int rc;
+
 	take_out_missing(o);
 	recover_note_owners(pool);
-	span = &pool->label.spans[pool->label.span_count - 1];
 	rc = journal_start(pool, start, pool->label.replay.position, span->window);
 	return rc ? rc : record_epoch(pool, start);
+}
+
+/* Nothing is acknowledged before it ends well. */
+static int take_over(struct opening *o, struct journal_position *start, uint64_t window)
+{
+	int rc = opening_check_losses(o);
+
+	if (!rc)
+		rc = begin_span(o, start, window);
+	if (rc)
+		return rc;
+	drop_missing(o, start->lsn - 1);
+	rc = tell_labels(o);
+	if (!rc)
+		rc = start_journal(o, start);
+	if (rc && rc != -ESTALE)
+		keep_missing(o);
+	return rc;
 }
 
 static void set_limits(struct pool *pool)

@@ -81,8 +81,8 @@ static int watch_beat(struct opening *o)
 		o->best.owner, (unsigned long long)o->best.owner_pid);
 }
 
-/* Its owner let go of it, is known to be dead, or was a process of this very boot: then it holds
- * the devices no more, since they were opened exclusively. */
+/* Its owner let go of it, is known to be dead, or was a process of this very boot: then neither it
+ * nor what it wrote is at the devices any more, since they were opened exclusively. */
 static bool owner_is_gone(const struct opening *o, bool ours)
 {
 	return o->best.state != LABEL_OPEN || o->options->owner_dead ||

@@ -4,6 +4,11 @@
 
 #include "pool/opening.h"
 
+/* Of a device that is in use: an ended server's kernel is done with a drive that is well in less.
+ */
+#define BUSY_NS (UINT64_C(5) * 1000000000)
+#define BUSY_LOOK_NS (UINT64_C(20) * 1000000)
+
 /* --- find ------------------------------------------------------------------------------------- */
 
 void opening_note(struct opening *o, const struct label *label)
@@ -88,6 +93,42 @@ static const struct device_look *find_member(const struct opening *o, unsigned i
 	return NULL;
 }
 
+/* From when the first device was in use. */
+static bool is_late(struct opening *o)
+{
+	uint64_t now = engine_clock(o->engine);
+
+	if (!o->busy_since)
+		o->busy_since = now;
+	return now - o->busy_since >= BUSY_NS;
+}
+
+/* -EBUSY: it stayed in use, which is no error yet. */
+static int open_waiting(struct opening *o, const char *path, unsigned flags, struct device **device)
+{
+	struct error error;
+	int rc;
+
+	do {
+		memset(&error, 0, sizeof(error));
+		rc = device_open(o->engine, path, flags, device, &error);
+		if (rc == -EBUSY)
+			engine_sleep(o->engine, BUSY_LOOK_NS);
+	} while (rc == -EBUSY && !is_late(o));
+	return rc && rc != -EBUSY ? error_set(o->error, rc, error.object, "%s", error.message) : rc;
+}
+
+/* A server that was killed holds a device until what it wrote there is done (uring_device.c), for
+ * which none but that one's own kernel can wait: such a one is as one that is missing. */
+static int leave_out(struct opening *o, unsigned id, const char *path)
+{
+	o->busy |= (uint64_t)(o->best.devices[id].state == DEVICE_ACTIVE) << id;
+	log_warning("pool %s: device %u (%s) is in use, or what an ended server wrote to it is "
+		    "still on its way: it counts as missing",
+		o->best.name, id, path);
+	return 0;
+}
+
 static int member_open(struct opening *o, unsigned id)
 {
 	struct member *member = &o->pool->devices[id];
@@ -102,7 +143,9 @@ static int member_open(struct opening *o, unsigned id)
 		member->label.state == DEVICE_DROPPED ? DEVICE_DROPPED : DEVICE_MISSING);
 	if (!found)
 		return 0;
-	rc = device_open(o->engine, found->path, flags, &device, o->error);
+	rc = open_waiting(o, found->path, flags, &device);
+	if (rc == -EBUSY)
+		return leave_out(o, id, found->path);
 	if (rc)
 		return rc;
 	atomic_store(&member->device, device);
@@ -115,19 +158,25 @@ static int member_open(struct opening *o, unsigned id)
 	return 0;
 }
 
+static int in_use(const struct opening *o)
+{
+	return error_set(o->error, -EBUSY, o->best.name, "another process has it open");
+}
+
 int opening_members(struct opening *o)
 {
 	struct pool *pool = o->pool;
+	unsigned here = 0;
 	int rc = 0;
 
 	pool->label = o->best;
 	memcpy(pool->unreadable, o->unreadable, sizeof(pool->unreadable));
 	pool->device_count = o->best.device_count;
-	for (unsigned i = 0; !rc && i < pool->device_count; i++)
+	for (unsigned i = 0; !rc && i < pool->device_count; i++) {
 		rc = member_open(o, i);
-	if (rc == -EBUSY || rc == -EWOULDBLOCK)
-		return error_set(o->error, -EBUSY, pool->label.name, "another process has it open");
-	return rc;
+		here += o->present[i];
+	}
+	return !rc && o->busy && !here ? in_use(o) : rc;
 }
 
 /* --- count ------------------------------------------------------------------------------------ */
@@ -181,6 +230,8 @@ static int check_enough(const struct opening *o)
 
 	if (active > missing && losses_allowed(o->pool, members_active(o->pool), lost))
 		return 0;
+	if (o->busy && losses_allowed(o->pool, members_active(o->pool), lost & ~o->busy))
+		return in_use(o);
 	name_lost(o, names, sizeof(names));
 	return error_set(o->error, -EIO, o->pool->label.name,
 		"%u of %u active devices are missing, at most %u may be%s; attach device%s",
@@ -189,17 +240,35 @@ static int check_enough(const struct opening *o)
 }
 
 /* Who takes it over from a fenced owner does so to write; another node may be able to. */
-static int become_read_only(struct opening *o)
+static int become_read_only(struct opening *o, const char *why)
 {
 	struct pool *pool = o->pool;
 
 	if (o->options->fenced)
 		return error_set(o->error, -EROFS, pool->label.name,
-			"%u of its devices are usable here, and %u are needed to write; "
-			"`millrace serve %s` without --fenced serves it for reading",
-			members_usable(pool), pool->m + 1, pool->label.name);
+			"%s; `millrace serve %s` without --fenced serves it for reading", why,
+			pool->label.name);
 	pool->read_only = true;
 	return 0;
+}
+
+static int check_writable(struct opening *o)
+{
+	struct pool *pool = o->pool;
+	unsigned usable = members_usable(pool);
+	char why[100];
+
+	if (pool->read_only)
+		return 0;
+	if (pool_is_of_a_later_version(pool))
+		return become_read_only(o, "a later version made it, which alone may write to it");
+	if (usable > pool->m)
+		return 0;
+	if (o->busy)
+		return in_use(o);
+	snprintf(why, sizeof(why), "%u of its devices are usable here, and %u are needed to write",
+		usable, pool->m + 1);
+	return become_read_only(o, why);
 }
 
 int opening_count(struct opening *o)
@@ -221,7 +290,5 @@ int opening_count(struct opening *o)
 		if (!member->slot_map)
 			return -ENOMEM;
 	}
-	if (members_usable(pool) < pool->m + 1 && !pool->read_only)
-		return become_read_only(o);
-	return 0;
+	return check_writable(o);
 }

@@ -23,6 +23,8 @@ struct opening {
 	bool owner_gone; /* the best label's owner can write no more */
 	bool watched; /* it was waited for: it may be alive after all */
 	bool present[POOL_DEVICES_MAX];
+	uint64_t busy; /* active devices that are not, a bit each: they stayed in use */
+	uint64_t busy_since; /* engine_clock(); 0: none was */
 };
 
 /* --- open_find.c ------------------------------------------------------------------------------ */
@@ -31,8 +33,8 @@ struct opening {
 int opening_find(struct opening *o);
 /* Makes a label of the pool o->best, o->last, or both, if it is. */
 void opening_note(struct opening *o, const struct label *label);
-/* Its devices, as members of o->pool: exclusively, unless it is only read. -EBUSY: another process
- * has them. */
+/* Its devices, as members of o->pool: exclusively, unless it is only read. Waits for some that are
+ * in use, and leaves them out then. -EBUSY: another process has them all. */
 int opening_members(struct opening *o);
 /* Refuses an old minority; below m + 1 usable devices the pool is read-only, or refused where
  * another node may be able to write it. */

@@ -34,6 +34,15 @@ bool pool_is_read_only(const struct pool *pool)
 	return pool->read_only || atomic_load(&pool->failure);
 }
 
+bool pool_is_of_a_later_version(const struct pool *pool)
+{
+	bool later = false;
+
+	for (unsigned i = 0; i < pool->device_count; i++)
+		later |= pool->devices[i].header.read_only & ~FEATURES_READ_ONLY;
+	return later;
+}
+
 int pool_failure(const struct pool *pool)
 {
 	return atomic_load(&pool->failure);
@@ -167,8 +176,10 @@ static int open_and_close(struct engine *engine, const struct pool_open_options 
 	if (rc)
 		return rc;
 	if (pool_is_read_only(pool)) {
-		rc = error_set(error, -EROFS, pool->label.name,
-			"too few of its devices are usable to write labels");
+		rc = error_set(error, -EROFS, pool->label.name, "%s",
+			pool_is_of_a_later_version(pool)
+				? "a later version made it, which alone may write to it"
+				: "too few of its devices are usable to write labels");
 		pool_abandon(pool);
 		return rc;
 	}

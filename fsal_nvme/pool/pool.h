@@ -157,7 +157,8 @@ uint64_t pool_epoch(const struct pool *pool);
 const char *pool_name(const struct pool *pool);
 const uint8_t *pool_uuid(const struct pool *pool);
 struct engine *pool_engine(const struct pool *pool);
-bool pool_is_read_only(const struct pool *pool); /* asked for, or too few devices */
+bool pool_is_read_only(const struct pool *pool); /* asked for, too few devices, or ... */
+bool pool_is_of_a_later_version(const struct pool *pool); /* which alone may write to it */
 int pool_failure(const struct pool *pool); /* 0, or why it has stopped serving */
 
 /* --- status ---------------------------------------------------------------------------------- */

@@ -22,7 +22,7 @@ struct fixture {
 	struct sim_world *world;
 	struct engine *engine;
 	unsigned devices, data, parity;
-	char names[16][8];
+	char names[16][12];
 	const char *paths[16];
 	unsigned stream_limit; /* 0: the default */
 };

@@ -427,6 +427,34 @@ static void test_a_header_that_cannot_be_mended(void **state)
 	fixture_free(&f);
 }
 
+/* A feature of a later version, which may read what it does not know how to write. */
+static void test_what_a_later_version_writes_is_only_read(void **state)
+{
+	struct pool_open_options options = {.name = "tank", .host = "alpha", .fenced = true};
+	struct device_header header;
+	struct error error = {0};
+	uint8_t block[BLOCK_SIZE];
+	struct fixture f;
+	struct pool *pool;
+
+	closed_pool(&f);
+	sim_settle(f.world);
+	assert_int_equal(device_header_decode(&header, sim_medium(f.world, NAME)), 0);
+	header.read_only = UINT64_C(1) << 9;
+	assert_int_equal(device_header_encode(&header, block), 0);
+	sim_medium_write(f.world, NAME, offset_of(FIRST, 0), block, BLOCK_SIZE);
+	sim_medium_write(f.world, NAME, offset_of(LAST, 0), block, BLOCK_SIZE);
+	options.paths = f.paths;
+	options.path_count = f.devices;
+	assert_int_equal(pool_open(f.engine, &options, &pool, &error), -EROFS);
+	assert_non_null(strstr(error.message, "a later version"));
+	pool = fixture_must_open(&f);
+	assert_true(pool_is_read_only(pool));
+	must_have_volume(pool);
+	assert_int_equal(pool_close(pool, &error), 0);
+	fixture_free(&f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -442,6 +470,7 @@ int main(void)
 		cmocka_unit_test(test_a_device_without_labels_is_used),
 		cmocka_unit_test(test_a_crash_while_a_header_is_mended),
 		cmocka_unit_test(test_a_header_that_cannot_be_mended),
+		cmocka_unit_test(test_what_a_later_version_writes_is_only_read),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
