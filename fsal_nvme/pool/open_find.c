@@ -4,8 +4,7 @@
 
 #include "pool/opening.h"
 
-/* Of a device that is in use: an ended server's kernel is done with a drive that is well in less.
- */
+/* Of a device that is in use: with a drive that is well the kernel is done in less. */
 #define BUSY_NS (UINT64_C(5) * 1000000000)
 #define BUSY_LOOK_NS (UINT64_C(20) * 1000000)
 
