@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "cli/command.h"
+#include "cli/fenced_by.h"
 #include "cli/identity.h"
-#include "common/cluster.h"
 
 static const char *pool_argument(const struct command *c)
 {
@@ -27,6 +27,15 @@ static void say(struct command *c, const char *format, ...)
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
 	put_text(c->result, "message", text);
+}
+
+static int refuse_each(struct command *c, struct engine *engine, const struct device_set *set)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; !rc && i < set->count; i++)
+		rc = refuse_fencing(engine, set->paths[i], &c->error);
+	return rc;
 }
 
 static void free_list(struct found_pool *list, unsigned count)
@@ -202,6 +211,8 @@ static int create_and_remember(struct command *c, struct creation *creation)
 	unsigned count;
 	int rc = command_engine(c, &engine);
 
+	if (!rc)
+		rc = refuse_each(c, engine, &creation->set);
 	terminal_part("create", creation->options.name);
 	if (!rc)
 		rc = pool_create(engine, &creation->options, &c->error);
@@ -536,24 +547,6 @@ int command_pool_export(struct command *c)
 	return json_object_get(c->args, "force") ? forget(c) : export(c);
 }
 
-/* Nodes would not start any more, as sbd would have nothing to read. */
-static int refuse_fencing(struct command *c, const struct held_pool *held)
-{
-	json_t *areas = fencing_json(c, &held->found), *area;
-	size_t i;
-	int rc = 0;
-
-	json_array_foreach(areas, i, area)
-	{
-		if (host_fences_by(json_string_value(json_object_get(area, "device"))))
-			rc = error_set(&c->error, -EBUSY, held->name,
-				"nodes of this host's cluster are fenced over its drives: "
-				"`millrace cluster leave`, on each of them, comes first");
-	}
-	json_decref(areas);
-	return rc;
-}
-
 int command_pool_destroy(struct command *c)
 {
 	struct pool_open_options options;
@@ -561,7 +554,7 @@ int command_pool_destroy(struct command *c)
 	int rc = hold(c, &held);
 
 	if (!rc)
-		rc = refuse_fencing(c, &held);
+		rc = refuse_each(c, held.engine, &held.found.set);
 	if (!rc) {
 		open_options_fill(c, &held.found, &options);
 		options.background = false;

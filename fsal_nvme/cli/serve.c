@@ -75,15 +75,16 @@ static int check_arguments(struct serving *s)
 	return 0;
 }
 
-/* A reader is in nobody's way. */
+/* A reader is in nobody's way, and whoever is told that the last owner is fenced takes the pool
+ * from anybody. */
 static int check_owner(struct command *c, const struct pool_summary *s)
 {
-	if (c->reader)
+	if (c->reader || has(c, "fenced"))
 		return 0;
 	if (s->exported)
 		return error_set(&c->error, -EBUSY, s->name,
 			"it is exported: `millrace pool import %s` takes it", s->name);
-	if (!strcmp(s->owner, command_host(c)) || has(c, "fenced"))
+	if (!strcmp(s->owner, command_host(c)))
 		return 0;
 	if (host_is_member())
 		return error_set(&c->error, -EBUSY, s->name,

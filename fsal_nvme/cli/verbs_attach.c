@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/fenced_by.h"
 #include "cli/verb.h"
 
 #define NUMBER_DIGITS 3 /* of a device */
@@ -297,6 +298,8 @@ int verb_pool_replace(struct verb_call *call)
 
 	if (!rc)
 		rc = let_go(call, call->error);
+	if (!rc)
+		rc = refuse_fencing(pool_engine(call->pool), call_text(call, "new"), call->error);
 	if (!rc)
 		rc = pool_replace(call->pool, id, call_text(call, "new"), call_flag(call, "force"),
 			call->error);

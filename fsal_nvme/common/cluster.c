@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -10,15 +12,25 @@ bool host_is_member(void)
 	return !access("/etc/millrace/cluster", F_OK);
 }
 
-bool host_fences_by(const char *uuid)
+/* Paths are kept as an admin has said them. */
+static bool is_device(const char *line, const char *device)
+{
+	char *real = *line == '/' ? realpath(line, NULL) : NULL;
+	bool is = !strcmp(real ? real : line, device);
+
+	free(real);
+	return is;
+}
+
+bool host_fences_by(const char *device)
 {
 	FILE *file = fopen("/etc/millrace/fencing", "re");
 	bool found = false;
-	char line[256];
+	char line[PATH_MAX];
 
 	while (file && !found && fgets(line, sizeof(line), file)) {
 		line[strcspn(line, "\n")] = 0;
-		found = !strcmp(line, uuid);
+		found = is_device(line, device);
 	}
 	if (file)
 		fclose(file);

@@ -7,7 +7,8 @@
 
 /* This host is a member of a cluster, whose pacemaker does (`millrace cluster create`, `join`). */
 bool host_is_member(void);
-/* That cluster fences by what the device with this UUID keeps for that. */
-bool host_fences_by(const char *uuid);
+/* That cluster fences by what the device of a pool with this UUID keeps for that, or by the block
+ * device with this path, whose names are resolved. */
+bool host_fences_by(const char *device);
 
 #endif

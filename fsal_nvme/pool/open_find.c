@@ -245,8 +245,9 @@ static int become_read_only(struct opening *o, const char *why)
 
 	if (o->options->fenced)
 		return error_set(o->error, -EROFS, pool->label.name,
-			"%s; `millrace serve %s` without --fenced serves it for reading", why,
-			pool->label.name);
+			"%s, and whoever takes it over has to write; its datasets are read from a "
+			"reader (`millrace serve %s --reader`, in a cluster that of each node)",
+			why, pool->label.name);
 	pool->read_only = true;
 	return 0;
 }

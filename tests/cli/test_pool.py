@@ -275,23 +275,35 @@ def test_what_is_kept_for_fencing_is_told_and_not_touched(site):
             assert file.read(area['size']) == others[area['path']]
 
 
-def test_what_fences_a_cluster_is_not_destroyed(site, tmp_path):
-    """In a name space where /etc has what a member has."""
-    site('pool', 'create', 'big', '--data', '2', '--parity', '1', *site.devices(4, size=1 << 30))
-    uuid = site.json('pool', 'import', '--device-dir', site.devices_dir)['pools'][0]['fencing'][2]['device']
+def as_member(site, tmp_path, fencing, *words):
+    """What `millrace WORDS` says on a node whose cluster fences by what FENCING is a line of."""
     for name in ('changes', 'work'):
-        (tmp_path / name).mkdir()
+        (tmp_path / name).mkdir(exist_ok=True)
+    script = (f'set -e; mount -t overlay -o lowerdir=/etc,upperdir={tmp_path}/changes,workdir={tmp_path}/work etc /etc; '
+              f'mkdir -p /etc/millrace; printf "/dev/another\\n{fencing}\\n" >/etc/millrace/fencing; exec "$@"')
+    argv = ['unshare', '--mount', 'sh', '-c', script, 'sh', *site.argv(*words, '--json')]
+    return Done(argv, subprocess.run(argv, capture_output=True, text=True, check=False))
 
-    def destroy(fencing):
-        script = (f'set -e; mount -t overlay -o lowerdir=/etc,upperdir={tmp_path}/changes,workdir={tmp_path}/work etc /etc; '
-                  f'mkdir -p /etc/millrace; printf "/dev/another\\n{fencing}\\n" >/etc/millrace/fencing; exec "$@"')
-        argv = ['unshare', '--mount', 'sh', '-c', script, 'sh', *site.argv('pool', 'destroy', 'big', '--yes', '--json')]
-        return Done(argv, subprocess.run(argv, capture_output=True, text=True, check=False))
 
-    refused = destroy(uuid)
-    assert refused.rc == REFUSED and 'cluster leave' in refused.error['message']
+def test_what_fences_a_cluster_is_not_destroyed(site, tmp_path):
+    """Not even by force, be it of a pool, or a device of its own that has several names."""
+    devices = site.devices(4, size=1 << 30)
+    site('pool', 'create', 'big', '--data', '2', '--parity', '1', *devices)
+    uuid = site.json('pool', 'import', '--device-dir', site.devices_dir)['pools'][0]['fencing'][2]['device']
+    destroy = ('pool', 'destroy', 'big', '--yes')
+    create = ('pool', 'create', 'new', '--data', '2', '--parity', '1', '--force', *devices)
+    alone = site.device('alone', 1 << 30)
+    os.symlink(alone, f'{tmp_path}/alone')
+
+    def refused(fencing, *words):
+        done = as_member(site, tmp_path, fencing, *words)
+        return done.rc == REFUSED and 'cluster leave' in done.error['message']
+
+    assert refused(uuid, *destroy) and refused(uuid, *create)
+    assert refused(f'{tmp_path}/alone', 'pool', 'replace', 'big', '3', alone, '--force')
+    assert refused(f'{tmp_path}/alone', 'pool', 'create', 'new', '--data', '2', '--parity', '1', *devices[:2], alone, '--force')
     assert site.json('pool', 'status', 'big')['pool']['health'] == 'healthy'
-    assert destroy(uuid[:-1]).rc == OK
+    assert as_member(site, tmp_path, uuid[:-1], *destroy).rc == OK
 
 
 def test_small_devices_keep_nothing_for_fencing(pool):

@@ -325,6 +325,17 @@ def test_a_pool_that_was_taken_away_by_hand(make_agent, pool, cluster, monkeypat
     assert server.run('stop', **IN_A_CLUSTER) == SUCCESS and 'fenced' not in server.said
 
 
+def test_a_pool_that_was_let_go(make_agent, pool, cluster, tmp_path):
+    """By whoever had it: it is a cluster's to take."""
+    elsewhere = [word for kind in ('state', 'run') for word in (f'--{kind}-dir', tmp_path / f'{kind}-elsewhere')]
+    subprocess.run([MILLRACE, 'pool', 'export', 'tank', '--device-dir', pool.device_dir, *elsewhere], check=True)
+    assert 'exported' in pool.verb('serve', 'tank', check=False).stderr
+    server = make_agent('server')
+    assert server.run('start', **IN_A_CLUSTER) == SUCCESS
+    assert pool.status()['owner'] == os.uname().nodename
+    assert server.run('stop', **IN_A_CLUSTER) == SUCCESS
+
+
 def test_a_server_that_the_cluster_has_not_started(make_agent, pool, cluster):
     """It may have other options than it should: it is not taken for the cluster's."""
     agent = make_agent('server')
