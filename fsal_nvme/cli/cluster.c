@@ -89,13 +89,11 @@ static const char *text_of(const struct command *command, const char *object, co
 
 static void say_token(struct command *command)
 {
-	char text[600];
+	char text[700];
 
 	snprintf(text, sizeof(text),
-		"Within an hour, one other node can join cluster %.60s:\n\n"
-		"  millrace cluster join %.60s --address ITS-ADDRESS --token %.60s",
-		text_of(command, "cluster", "name"), text_of(command, "cluster", "address"),
-		text_of(command, "cluster", "token"));
+		"Within an hour, one other node can join cluster %.60s:\n\n  %.500s",
+		text_of(command, "cluster", "name"), text_of(command, "cluster", "command"));
 	put_text(command->result, "message", text);
 }
 

@@ -171,7 +171,8 @@ static const struct parameter cluster_export_args[] = {
 	END};
 static const struct parameter cluster_leave_args[] = {
 	{"yes", VALUE_FLAG, 0, 0, 0, NULL,
-		"also as the last node, which ends the cluster, or with drives of its own"},
+		"also as the last node, which ends the cluster, with drives of its own, or without "
+		"a quorum"},
 	END};
 static const struct parameter cluster_remove_args[] = {
 	{"node", VALUE_TEXT, NEEDED_PLACE | PARAMETER_MANY, 0, 0, "NODE", "that is gone for good"},

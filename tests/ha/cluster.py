@@ -30,6 +30,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PORT = 2049
 START_TIMEOUT = 120
 ACTION_TIMEOUT = 300
+USAGE = 2
 REFUSED = 4
 
 COROSYNC = '''totem {{

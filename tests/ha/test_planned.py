@@ -10,7 +10,7 @@ import signal
 import socket
 import time
 
-from cluster import PORT
+from cluster import PORT, USAGE
 from harness.appender import told  # noqa: F401 (a fixture)
 from harness.host import wait_until
 from served import client, cluster, readers, whole, writer  # noqa: F401 (fixtures)
@@ -35,6 +35,14 @@ def test_who_does_not_serve_says_who_is_to_be_asked(cluster):
     done = other.attempt('env', f'MILLRACE_DEVICE_DIR={cluster.pool.device_dir}', 'millrace', 'status', '--json')
     advice, = json.loads(done.stdout)['advice']
     assert '`millrace service list`' in advice['next'] and '--force' not in done.stdout
+
+
+def test_fencing_is_of_one_kind(cluster):
+    """Nothing is asked of the drives that are named, nor of the cluster that this node is in."""
+    for words in (('--pool', 'tank', '--fencing', '/dev/fence'), ('--pool', 'tank', '--drive', '/dev/own'),
+                  ('--fencing', '/dev/fence', '--transport', 'tcp'), ('--transport', 'tcp')):
+        done = cluster.nodes[0].attempt('millrace', 'cluster', 'create', '--address', '192.0.2.1', *words, '--json')
+        assert done.returncode == USAGE and '--pool' in json.loads(done.stdout)['error']['message']
 
 
 def advice(node):
@@ -134,6 +142,7 @@ def test_what_pacemaker_leaves_alone(cluster, readers):
         for each in cluster.nodes:  # one of them has its reader alone
             assert f'to leave what {each.name} runs alone' in node.refused('node', 'drain', each.name)
             assert f'to leave what {each.name} runs alone' in each.refused('cluster', 'leave')
+            assert 'to leave all alone' in node.refused('node', 'resume', each.name)
     finally:
         cluster.set('maintenance-mode', 'false')
     assert cluster.wait_until_served() is node
