@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 #include <errno.h>
-#include <stdlib.h>
 
 #include "cli/fenced_by.h"
-#include "cli/verb.h"
 #include "common/cluster.h"
 
 /* A device of a pool is known by what its header says, though its labels may be bad. */
@@ -11,22 +9,14 @@ static bool fences_as_member(struct engine *engine, const char *path)
 {
 	struct pool_summary summary = {0};
 	int rc = pool_probe(engine, path, &summary);
-	json_t *uuid = json_uuid(summary.device);
-	bool found = (!rc || rc == -EBADMSG) && host_fences_by(json_string_value(uuid));
 
-	json_decref(uuid);
-	return found;
+	return (!rc || rc == -EBADMSG) && host_fences_by(summary.device);
 }
 
-int refuse_fencing(struct engine *engine, const char *path, struct error *error)
+int refuse_fencing(struct engine *engine, const char *path, const char *advice, struct error *error)
 {
-	char *real = realpath(path, NULL);
-	bool found = (real && host_fences_by(real)) || fences_as_member(engine, path);
-
-	free(real);
-	if (!found)
+	if (!host_is_member() || (!host_fences_over(path) && !fences_as_member(engine, path)))
 		return 0;
-	return error_set(error, -EBUSY, path,
-		"nodes of this host's cluster are fenced over it: `millrace cluster leave`, on "
-		"each of them, comes first");
+	return error_set(
+		error, -EBUSY, path, "nodes of this host's cluster are fenced over it: %s", advice);
 }

@@ -6,7 +6,8 @@
 #include "pool/pool.h"
 
 /* 0, or -EBUSY: `path` is one, and is not to be destroyed: nodes would not start any more, as sbd
- * would have nothing to read. Waits. */
-int refuse_fencing(struct engine *engine, const char *path, struct error *error);
+ * would have nothing to read. `advice` is what to do instead. Waits. */
+int refuse_fencing(
+	struct engine *engine, const char *path, const char *advice, struct error *error);
 
 #endif

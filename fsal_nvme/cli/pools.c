@@ -11,6 +11,7 @@
 #include "cli/command.h"
 #include "cli/fenced_by.h"
 #include "cli/identity.h"
+#include "common/cluster.h"
 
 static const char *pool_argument(const struct command *c)
 {
@@ -34,7 +35,8 @@ static int refuse_each(struct command *c, struct engine *engine, const struct de
 	int rc = 0;
 
 	for (unsigned i = 0; !rc && i < set->count; i++)
-		rc = refuse_fencing(engine, set->paths[i], &c->error);
+		rc = refuse_fencing(engine, set->paths[i],
+			"`millrace cluster leave`, on each of them, comes first", &c->error);
 	return rc;
 }
 
@@ -535,8 +537,12 @@ static int export(struct command *c)
 	if (!rc) {
 		cache_remove(c, held.name);
 		note_unit(c, held.name);
-		say(c, "Pool %s is exported: `millrace pool import %s` takes it, on any host.",
-			held.name, held.name);
+		say(c, "Pool %s is exported: `millrace pool import %s` takes it, on any host%s.",
+			held.name, held.name,
+			host_is_member()
+				? ", as does a service of this cluster that was made of it, "
+				  "unless `millrace service remove` ends that"
+				: "");
 	}
 	let_go(&held);
 	return rc;

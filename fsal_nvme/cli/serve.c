@@ -75,11 +75,22 @@ static int check_arguments(struct serving *s)
 	return 0;
 }
 
+/* One that was let go, while that of its name which this host knew is not seen. */
+static bool is_another(const struct command *c, const struct pool_summary *s)
+{
+	struct device_set set = {0};
+	uint8_t uuid[16];
+	bool known = !cache_load(c, s->name, &set, uuid);
+
+	device_set_free(&set);
+	return known && memcmp(uuid, s->uuid, sizeof(uuid));
+}
+
 /* A reader is in nobody's way, and whoever is told that the last owner is fenced takes the pool
  * from anybody. */
 static int check_owner(struct command *c, const struct pool_summary *s)
 {
-	if (c->reader || has(c, "fenced"))
+	if (c->reader || (has(c, "fenced") && !(s->exported && is_another(c, s))))
 		return 0;
 	if (s->exported)
 		return error_set(&c->error, -EBUSY, s->name,

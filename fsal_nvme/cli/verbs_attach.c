@@ -291,15 +291,34 @@ static int find_device(struct verb_call *call, const char *name, unsigned *id)
 		pool_name(call->pool), pool_name(call->pool));
 }
 
+/* The old one would be wiped, or not found again by its label. */
+static int refuse_to_replace(struct verb_call *call, unsigned id)
+{
+	struct pool_status *status = malloc(sizeof(*status));
+	struct engine *engine = pool_engine(call->pool);
+	int rc = status ? refuse_fencing(engine, call_text(call, "new"), "take another device",
+				  call->error)
+			: -ENOMEM;
+
+	if (!rc)
+		pool_status(call->pool, status);
+	if (!rc && id < status->device_count)
+		rc = refuse_fencing(engine, status->devices[id].path,
+			"pull it first; they go on where most of the drives for it are left",
+			call->error);
+	free(status);
+	return rc;
+}
+
 int verb_pool_replace(struct verb_call *call)
 {
 	unsigned id = 0;
 	int rc = find_device(call, call_text(call, "device"), &id);
 
 	if (!rc)
-		rc = let_go(call, call->error);
+		rc = refuse_to_replace(call, id);
 	if (!rc)
-		rc = refuse_fencing(pool_engine(call->pool), call_text(call, "new"), call->error);
+		rc = let_go(call, call->error);
 	if (!rc)
 		rc = pool_replace(call->pool, id, call_text(call, "new"), call_flag(call, "force"),
 			call->error);

@@ -4,11 +4,13 @@
 #define MILLRACE_COMMON_CLUSTER_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 /* This host is a member of a cluster, whose pacemaker does (`millrace cluster create`, `join`). */
 bool host_is_member(void);
-/* That cluster fences by what the device of a pool with this UUID keeps for that, or by the block
- * device with this path, whose names are resolved. */
-bool host_fences_by(const char *device);
+/* That cluster fences by what the device of a pool with this UUID keeps for that. */
+bool host_fences_by(const uint8_t uuid[16]);
+/* ... by a block device of its own, which this is, or has as a partition. */
+bool host_fences_over(const char *path);
 
 #endif

@@ -280,7 +280,7 @@ def as_member(site, tmp_path, fencing, *words):
     for name in ('changes', 'work'):
         (tmp_path / name).mkdir(exist_ok=True)
     script = (f'set -e; mount -t overlay -o lowerdir=/etc,upperdir={tmp_path}/changes,workdir={tmp_path}/work etc /etc; '
-              f'mkdir -p /etc/millrace; printf "/dev/another\\n{fencing}\\n" >/etc/millrace/fencing; exec "$@"')
+              f'mkdir -p /etc/millrace; touch /etc/millrace/cluster; printf "/dev/another\\n{fencing}\\n" >/etc/millrace/fencing; exec "$@"')
     argv = ['unshare', '--mount', 'sh', '-c', script, 'sh', *site.argv(*words, '--json')]
     return Done(argv, subprocess.run(argv, capture_output=True, text=True, check=False))
 
@@ -297,13 +297,29 @@ def test_what_fences_a_cluster_is_not_destroyed(site, tmp_path):
 
     def refused(fencing, *words):
         done = as_member(site, tmp_path, fencing, *words)
-        return done.rc == REFUSED and 'cluster leave' in done.error['message']
+        return done.rc == REFUSED and 'are fenced over it' in done.error['message']
 
     assert refused(uuid, *destroy) and refused(uuid, *create)
     assert refused(f'{tmp_path}/alone', 'pool', 'replace', 'big', '3', alone, '--force')
     assert refused(f'{tmp_path}/alone', 'pool', 'create', 'new', '--data', '2', '--parity', '1', *devices[:2], alone, '--force')
     assert site.json('pool', 'status', 'big')['pool']['health'] == 'healthy'
     assert as_member(site, tmp_path, uuid[:-1], *destroy).rc == OK
+
+
+def test_what_fences_a_cluster_is_replaced_when_it_is_gone(site, tmp_path):
+    """Else nodes would not find it when they boot."""
+    devices = site.devices(4, size=1 << 30)
+    site('pool', 'create', 'big', '--data', '2', '--parity', '1', *devices)
+    uuid = site.json('pool', 'import', '--device-dir', site.devices_dir)['pools'][0]['fencing'][2]['device']
+    replace = ('pool', 'replace', 'big', '2', site.device('new', 1 << 30))
+    os.rename(devices[2], f'{tmp_path}/away')
+    site('share', 'create', 'big/a')
+    os.rename(f'{tmp_path}/away', devices[2])
+    refused = as_member(site, tmp_path, uuid, *replace)
+    assert refused.rc == REFUSED and 'pull it first' in refused.error['message'] and refused.error['object'] == devices[2]
+    os.rename(devices[2], f'{tmp_path}/away')
+    assert as_member(site, tmp_path, uuid, *replace).rc == OK
+    assert site.json('pool', 'status', 'big')['pool']['health'] == 'healthy'
 
 
 def test_small_devices_keep_nothing_for_fencing(pool):
