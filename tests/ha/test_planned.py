@@ -369,7 +369,7 @@ def test_a_service_is_removed_and_made(cluster, readers, writer, told):
     def constrain(text):
         node.run('cibadmin', '--modify', '--allow-create', '--scope', 'constraints', '--xml-text', text)
 
-    def failed(part):
+    def has_failed(part):
         return f'fail-count-tank-{part}' in node.run('cibadmin', '--query', '--scope', 'status')
 
     before = configuration()
@@ -381,9 +381,9 @@ def test_a_service_is_removed_and_made(cluster, readers, writer, told):
     node.run('cibadmin', '--delete', '--xpath', "//rsc_order[@id='several']")
     constrain('<rsc_colocation id="beside" rsc="fencing" with-rsc="tank-address" score="1"/>')  # goes with what it is about
     node.run('attrd_updater', '--name', 'fail-count-tank-reader#start_0', '--update', '1')
-    wait_until(lambda: failed('reader#start_0'), 60, 'that has failed')
+    wait_until(lambda: has_failed('reader#start_0'), 60, 'that has failed')
     node.ask('service', 'remove', 'tank', '--yes')
-    assert not failed('')
+    assert not has_failed('')
     assert configuration() == (set(), set()) and not epochs() and node.ask('service', 'list')['services'] == []
     words = ('service', 'create', 'tank', '--pool', 'tank', '--address', f'{cluster.address}/24', '--json')
     assert 'three nodes' in node.refused(*words[:-1])
@@ -414,7 +414,7 @@ def test_a_service_is_removed_and_made(cluster, readers, writer, told):
         failed = node.attempt(*create)
         assert failed.returncode == 1 and 'tank is served by no node: ' in failed.stdout
     assert configuration() == (set(), set())
-    wait_until(lambda: not failed(''), 60, 'its failures are forgotten')
+    wait_until(lambda: not has_failed(''), 60, 'its failures are forgotten')
     for kept in cluster.nodes:
         for part in ('server#start_0', 'reader#start_0'):
             kept.run('attrd_updater', '--name', f'fail-count-tank-{part}', '--update', 'INFINITY')
