@@ -234,7 +234,8 @@ static void end_as_told(void)
 	_exit(status);
 }
 
-/* Clients get all of the grace period: until now none could reclaim. */
+/* Clients get all of the grace period: while volumes were loaded, and the address was not there,
+ * none could reclaim. */
 static void begin_grace_again(void)
 {
 	nfs_grace_start_t just = {.event = EVENT_JUST_GRACE};
@@ -252,10 +253,8 @@ static void wait_for_address(void)
 
 	if (!r)
 		r = address_await(nvme.options.listen_wait, &error);
-	if (!r) {
-		begin_grace_again();
+	if (!r)
 		return;
-	}
 	log_problem("not served", &error);
 	if (r == -EINTR)
 		end_as_told();
@@ -270,6 +269,8 @@ static int ready(void)
 
 	if (!r && address_is_missing())
 		wait_for_address();
+	if (!r)
+		begin_grace_again();
 	return r;
 }
 

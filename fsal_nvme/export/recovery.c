@@ -6,8 +6,10 @@
  * A client is its co_ownerid, whatever the address and the transport that it comes by. Its record
  * comes with the reply that confirms it, and is gone before anybody gets what was taken from it.
  * It ends with the first grace period in which the client does not say that it has reclaimed all
- * (RFC 8881, 8.4.3): until then it stays of an earlier epoch. One that has nothing to reclaim has
- * it from its first moment, as it may be given something then.
+ * (RFC 8881, 8.4.3): until then it stays of an earlier epoch. A new one is fresh until the client
+ * has said so, since nothing is given to it before: should the server end meanwhile there is
+ * nothing to reclaim, though the client may have had something that was taken from it (the first
+ * edge condition).
  */
 #include "export/internal.h"
 
@@ -39,7 +41,7 @@ static void read_records(
 	r = view_begin(pool_env(nvme.pool), &view);
 	while (!r) {
 		r = client_next(view, &row);
-		if (!r) {
+		if (!r && !row.fresh) {
 			char *tag = tag_of(row.name, row.length);
 
 			add(tag);

@@ -3,7 +3,8 @@
  * Clients of the server, by names of their own: who may come back, after the server has ended, for
  * what it was granted.
  *
- *   KEY_CLIENT, be64, be64: xxh64 of the name, seeds 0 and 1 -> le64 epoch, the name
+ *   KEY_CLIENT, be64, be64: xxh64 of the name, seeds 0 and 1 -> le64 epoch (highest bit: fresh),
+ *   the name
  *
  * Two names of one key would replace each other, and one of the two clients begin anew.
  */
@@ -15,6 +16,7 @@
 #include "pool/env.h"
 #include "pool/row.h"
 
+#define FRESH (1ull << 63)
 #define CLIENT_COST (TXN_CHANGE_OVERHEAD + ROW_KEY_MAX) /* of a row that goes, in a record */
 
 static struct bytes client_key(uint8_t key[ROW_KEY_MAX], const void *name, size_t length)
@@ -29,13 +31,16 @@ static struct bytes client_key(uint8_t key[ROW_KEY_MAX], const void *name, size_
 
 void client_row_encode(const struct client_row *row, struct writer *w)
 {
-	put_u64(w, row->epoch);
+	put_u64(w, row->epoch | (row->fresh ? FRESH : 0));
 	put_bytes(w, row->name, row->length);
 }
 
 int client_row_decode(struct client_row *row, struct reader *r)
 {
-	row->epoch = get_u64(r);
+	uint64_t epoch = get_u64(r);
+
+	row->epoch = epoch & ~FRESH;
+	row->fresh = epoch & FRESH;
 	row->length = r->bad ? 0 : (size_t)(r->end - r->at);
 	if (!row->epoch || !row->length || row->length > POOL_CLIENT_MAX)
 		return -EBADMSG;
@@ -129,25 +134,24 @@ static int change(struct pool *pool, change_function *apply, struct client_row *
 	return rc;
 }
 
-static int put(
-	struct pool *pool, change_function *apply, const void *name, size_t length, uint64_t *lsn)
+static int put(struct pool *pool, bool fresh, const void *name, size_t length, uint64_t *lsn)
 {
-	struct client_row row = {.epoch = pool_epoch(pool), .length = length};
+	struct client_row row = {.epoch = pool_epoch(pool), .fresh = fresh, .length = length};
 
 	if (!length || length > POOL_CLIENT_MAX)
 		return -EINVAL;
 	memcpy(row.name, name, length);
-	return change(pool, apply, &row, lsn);
+	return change(pool, fresh ? put_new_row : put_row, &row, lsn);
 }
 
 int client_put_new(struct pool *pool, const void *name, size_t length, uint64_t *lsn)
 {
-	return put(pool, put_new_row, name, length, lsn);
+	return put(pool, true, name, length, lsn);
 }
 
 int client_put(struct pool *pool, const void *name, size_t length, uint64_t *lsn)
 {
-	return put(pool, put_row, name, length, lsn);
+	return put(pool, false, name, length, lsn);
 }
 
 int client_delete(struct pool *pool, const void *name, size_t length, uint64_t *lsn)

@@ -438,6 +438,7 @@ int property_next(struct txn *txn, uint32_t volume, char *name, size_t name_size
 /* Who may come back, when the server has ended, for what it was granted. */
 struct client_row {
 	uint64_t epoch; /* in which it was put last */
+	bool fresh; /* it was put as a new one: nothing was granted to it since */
 	size_t length;
 	uint8_t name[POOL_CLIENT_MAX]; /* the client's own choice */
 };
@@ -445,7 +446,8 @@ struct client_row {
 /* Each a transaction; it lasts when *lsn is durable. Also in a full pool. -EINVAL: no bytes, or too
  * many. */
 int client_put(struct pool *pool, const void *name, size_t length, uint64_t *lsn);
-/* The same, but one that is there stays what it is, of an earlier epoch perhaps. */
+/* The same of one to which nothing is granted before it is put: it is fresh. One that is there
+ * stays what it is, of an earlier epoch perhaps. */
 int client_put_new(struct pool *pool, const void *name, size_t length, uint64_t *lsn);
 /* The same. -ENOENT. */
 int client_delete(struct pool *pool, const void *name, size_t length, uint64_t *lsn);

@@ -219,6 +219,9 @@ static void seed_client_rows(void)
 	save("pool_rows", "client-unnamed", buffer, 1 + 8);
 	memset(buffer + 1 + 8, 'a', POOL_CLIENT_MAX + 1);
 	save("pool_rows", "client", buffer, 1 + 8 + 16);
+	buffer[8] = 0x80;
+	save("pool_rows", "client-fresh", buffer, 1 + 8 + 16);
+	buffer[8] = 0;
 	save("pool_rows", "client-longest", buffer, 1 + CLIENT_ROW_MAX);
 	save("pool_rows", "client-too-long", buffer, 2 + CLIENT_ROW_MAX);
 }

@@ -18,9 +18,10 @@ from harness.appender import Appender
 from harness.disk import Disk
 from harness.host import wait_until
 from harness.mounted import Mounted
-from harness.protocol import BADSESSION
+from harness.protocol import BADSESSION, BY_HANDLE, DENIED, Client, lock, open_as
 from harness.remote import CommandFailed
 from harness.rpc import answers_null
+from harness.server import LEASE
 from harness.wire import (
     ANONYMOUS, DELAY, EXIST, FILE_SYNC, GETFH, IO, MODE, NOENT, OK, ROFS, SAVEFH, Call, Connection,
     Refused, Request, Session, commit, exclusive, getattr_, guarded, lookup, mkdir, open_, putfh, read,
@@ -653,3 +654,25 @@ def test_a_probe_tells_what_hangs(site, disk):
     assert call.status(replies([call])[0]) == OK
     assert probe(30).returncode == 0
     session.end()
+
+
+def test_no_lease_runs_out_while_nobody_is_answered(site, disk):
+    """All workers wait for room for what is written: who is silent meanwhile could not but be so."""
+    mine, other, load = Client(site).ready(), Client(site).ready(), Load(site)
+    load.make_files()
+    stateid = mine.do(putfh(load.files[0]), open_as(mine.clientid, b'owner', u32(BY_HANDLE)))
+    locked = mine.do(putfh(load.files[0]), lock(stateid, 0, 10, b'locker'))
+    his = other.do(putfh(load.files[0]), open_as(other.clientid, b'owner', u32(BY_HANDLE)))
+    piece = bytes(1000000)
+    writing = threading.Thread(target=load.start, args=[
+        lambda n: (putfh(load.files[n]), write(ANONYMOUS, 0, piece), write(ANONYMOUS, 1000000, piece))])
+    with disk.frozen():
+        writing.start()  # its connections are not read any more, when that is
+        wait_until(lambda: not answers_null(site.server.address, site.server.port), 60, 'nobody is answered')
+        time.sleep(LEASE + 12)  # by then a silent client is noted
+    for _ in range(3):
+        assert other.tell(putfh(load.files[0]), lock(his, 0, 10, b'locker')) == DENIED
+    writing.join()
+    assert load.statuses() == [OK] * len(load.calls)
+    assert mine.tell(putfh(load.files[0]), lock(locked, 20, 10)) == OK
+    assert other.tell(putfh(load.files[0]), lock(his, 0, 10, b'locker')) == DENIED

@@ -3,6 +3,8 @@
 
 import os
 import shutil
+import signal
+import time
 
 import pytest
 
@@ -16,6 +18,8 @@ from harness.wire import (
     read, u32, write)
 
 pytestmark = pytest.mark.millrace
+
+GRACE_PERIOD = LEASE * 3 / 2
 
 
 @pytest.fixture(scope='module')
@@ -142,6 +146,7 @@ def test_who_stayed_away_has_lost_it(newcomer, site, root):
     there.do(*claim(there, file))
     there.do(reclaim_complete())
     wait_until(lambda: create(there, root, 'after grace') == OK, 3 * LEASE, 'grace ends', interval=1)
+    come_back(away)  # and is cut off again, before it has said that it has nothing to reclaim
     crash(site)
     for client in (away, there):
         come_back(client)
@@ -195,6 +200,37 @@ def test_nobody_reads_without_an_open_before_grace_ends(newcomer, site, root):
     assert other.tell(putfh(file), read(ANONYMOUS, 0, 10)) == LOCKED
 
 
+def test_nothing_is_given_before_all_is_reclaimed(newcomer, site, root):
+    """What is given has to be on record; and behind that nothing is reclaimed, while grace lasts for others."""
+    away, one = newcomer().ready(), newcomer().ready()
+    mine, file = make(one, root, 'its own')
+    one.do(putfh(file), lock(mine, 0, 10, b'locker'))
+    crash(site)
+    come_back(one)
+    by_handle = putfh(file), open_as(one.clientid, b'owner', u32(BY_HANDLE))
+    back = one.do(*claim(one, file))
+    assert one.tell(*by_handle) == GRACE
+    one.do(reclaim_complete())
+    assert one.tell(putfh(file), lock(back, 0, 10, b'locker', reclaim=True)) == NO_GRACE
+    assert one.tell(*by_handle) == GRACE  # for `away`
+    come_back(away)
+    away.do(reclaim_complete())
+    assert one.tell(*by_handle) == OK
+
+
+def test_grace_stands_still_with_the_server(newcomer, site, root):
+    one = newcomer().ready()
+    _, file = make(one, root, 'paused')
+    crash(site)
+    come_back(one)
+    site.server.signal(signal.SIGSTOP)
+    time.sleep(GRACE_PERIOD + 5)
+    site.server.signal(signal.SIGCONT)
+    time.sleep(1)
+    assert one.tell(*claim(one, file)) == OK
+    one.do(reclaim_complete())
+
+
 def test_an_admin_ends_grace(newcomer, site, root):
     """Without waiting for who stays away, and that one has lost what it had."""
     away, there = newcomer().ready(), newcomer().ready()
@@ -224,6 +260,7 @@ def test_what_was_given_to_another_is_his(newcomer, site, root):
         return status == OK
 
     wait_until(is_given, 4 * LEASE, 'the lock is free', interval=1)
+    come_back(silent)  # and is cut off again, before it has said that it has nothing to reclaim
     crash(site)
     for client in (silent, other):
         come_back(client)

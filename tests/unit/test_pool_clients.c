@@ -4,6 +4,7 @@
 #include "pool/journal.h"
 
 #define DEVICE_SIZE (4u << 20)
+#define FRESH (1ull << 63)
 #define MANY 700 /* more than one record's worth of them go */
 
 static struct fixture fixture;
@@ -28,7 +29,8 @@ static void put(struct pool *pool, const char *name)
 	assert_int_equal(pool_sync(pool, lsn), 0);
 }
 
-/* How many there are; *epochs: a bit for each epoch of theirs. */
+/* How many there are; *epochs: a bit for each epoch of theirs, and the highest where one is fresh.
+ */
 static unsigned count(struct pool *pool, uint64_t *epochs)
 {
 	struct client_row row = {0};
@@ -38,7 +40,7 @@ static unsigned count(struct pool *pool, uint64_t *epochs)
 	*epochs = 0;
 	assert_int_equal(view_begin(pool_env(pool), &view), 0);
 	while (!client_next(view, &row)) {
-		*epochs |= 1ull << row.epoch;
+		*epochs |= 1ull << row.epoch | (row.fresh ? FRESH : 0);
 		found++;
 	}
 	assert_int_equal(client_next(view, &row), -ENOENT);
@@ -89,6 +91,26 @@ static void test_one_comes_and_goes(void **state)
 	assert_int_equal(pool_close(pool, NULL), 0);
 }
 
+/* Until it is put as one that has something; also of an earlier epoch. */
+static void test_a_new_one_is_fresh(void **state)
+{
+	struct pool *pool = fixture_must_open(&fixture);
+	uint64_t lsn, epochs;
+
+	assert_int_equal(client_put_new(pool, "new", 3, &lsn), 0);
+	assert_int_equal(pool_sync(pool, lsn), 0);
+	assert_int_equal(pool_close(pool, NULL), 0);
+	pool = fixture_must_open(&fixture);
+	assert_int_equal(client_put_new(pool, "new", 3, &lsn), 0);
+	assert_int_equal(count(pool, &epochs), 1);
+	assert_int_equal(epochs, 1ull << (pool_epoch(pool) - 1) | FRESH);
+	put(pool, "new");
+	assert_int_equal(client_put_new(pool, "new", 3, &lsn), 0);
+	assert_int_equal(count(pool, &epochs), 1);
+	assert_int_equal(epochs, 1ull << pool_epoch(pool));
+	assert_int_equal(pool_close(pool, NULL), 0);
+}
+
 static void test_names_of_any_bytes(void **state)
 {
 	static uint8_t name[POOL_CLIENT_MAX + 1];
@@ -129,6 +151,7 @@ static void test_earlier_ones_are_forgotten(void **state)
 	assert_int_equal(client_put_new(pool, "new", 3, &lsn), 0);
 	assert_int_equal(pool_sync(pool, lsn), 0);
 	assert_int_equal(count(pool, &epochs), MANY + 2);
+	assert_int_equal(epochs, 1ull << first | 1ull << pool_epoch(pool) | FRESH);
 	assert_int_equal(clients_forget_earlier(pool), 0);
 	assert_int_equal(clients_forget_earlier(pool), 0);
 	fixture_crash(&fixture, pool, SIM_LOSE_ALL);
@@ -174,6 +197,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_in_a_full_journal, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_one_comes_and_goes, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_a_new_one_is_fresh, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_names_of_any_bytes, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_earlier_ones_are_forgotten, setup, teardown),
 	};
