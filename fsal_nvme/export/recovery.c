@@ -7,9 +7,8 @@
  * comes with the reply that confirms it, and is gone before anybody gets what was taken from it.
  * It ends with the first grace period in which the client does not say that it has reclaimed all
  * (RFC 8881, 8.4.3): until then it stays of an earlier epoch. A new one is fresh until the client
- * has said so, since nothing is given to it before: should the server end meanwhile there is
- * nothing to reclaim, though the client may have had something that was taken from it (the first
- * edge condition).
+ * has said so, or is given something: should the server end meanwhile there is nothing to reclaim,
+ * though the client may have had something that was taken from it (the first edge condition).
  */
 #include "export/internal.h"
 

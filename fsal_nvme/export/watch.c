@@ -3,7 +3,7 @@
  * The watch, a thread that looks each second. A server whose pool another host has taken over knows
  * no truth any more, and one whose pool has failed here may be followed by one that finds its
  * drives: it ends without touching anything; its clients find the next one at the service's
- * address. A reader follows what has changed. Seconds in which nobody was answered are of no lease.
+ * address. A reader follows what has changed.
  */
 #include "export/internal.h"
 
@@ -41,7 +41,6 @@ void watch_end_if_over(void)
 static void look(void)
 {
 	watch_end_if_over();
-	nfs_lease_look();
 	if (pool_is_reader(nvme.pool))
 		follow_look();
 }

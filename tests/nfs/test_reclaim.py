@@ -200,33 +200,74 @@ def test_nobody_reads_without_an_open_before_grace_ends(newcomer, site, root):
     assert other.tell(putfh(file), read(ANONYMOUS, 0, 10)) == LOCKED
 
 
-def test_nothing_is_given_before_all_is_reclaimed(newcomer, site, root):
-    """What is given has to be on record; and behind that nothing is reclaimed, while grace lasts for others."""
+def test_behind_what_it_has_said_nothing_is_reclaimed(newcomer, site, root):
+    """As it is with opens, while grace lasts for others."""
     away, one = newcomer().ready(), newcomer().ready()
     mine, file = make(one, root, 'its own')
     one.do(putfh(file), lock(mine, 0, 10, b'locker'))
     crash(site)
     come_back(one)
-    by_handle = putfh(file), open_as(one.clientid, b'owner', u32(BY_HANDLE))
     back = one.do(*claim(one, file))
-    assert one.tell(*by_handle) == GRACE
     one.do(reclaim_complete())
     assert one.tell(putfh(file), lock(back, 0, 10, b'locker', reclaim=True)) == NO_GRACE
-    assert one.tell(*by_handle) == GRACE  # for `away`
+    assert one.tell(*by_handle(one, file)) == GRACE  # for `away`
     come_back(away)
     away.do(reclaim_complete())
-    assert one.tell(*by_handle) == OK
+    assert one.tell(*by_handle(one, file)) == OK
+
+
+def by_handle(client, file):
+    return putfh(file), open_as(client.clientid, b'owner', u32(BY_HANDLE))
+
+
+def test_what_is_given_before_it_has_said_so_is_on_record(newcomer, site, root):
+    """Linux may open by handle, and lock, and say RECLAIM_COMPLETE never: where the server ends while it recovers without grace."""
+    maker, opens, locks = newcomer().ready(), newcomer(), newcomer().ready()
+    _, file = make(maker, root, 'given')
+    _, other = make(locks, root, 'locked')
+    assert opens.introduce().tell(*by_handle(opens, file)) == OK
+    crash(site)
+    for client in (maker, opens, locks):
+        come_back(client)
+    assert opens.tell(*claim(opens, file)) == OK
+    back = locks.do(*claim(locks, other))
+    for client in (maker, opens):
+        client.do(reclaim_complete())
+    assert site.pool.ask('serve', site.pool.name, '--end-grace')['grace_ended'] is True  # `locks` has lost its record
+    assert locks.tell(putfh(other), lock(back, 0, 10, b'locker')) == OK
+    crash(site)
+    for client in (maker, opens, locks):
+        come_back(client)
+    back = locks.do(*claim(locks, other))
+    assert locks.tell(putfh(other), lock(back, 0, 10, b'locker', reclaim=True)) == OK
+    for client in (maker, opens, locks):
+        client.do(reclaim_complete())
+
+
+def test_grace_begins_when_volumes_are_loaded(newcomer, site, root):
+    """That may take longer than it. Both of its beginnings are in the log: before, so that nobody is given anything, and behind it."""
+    one = newcomer().ready()
+    site.server.kill9()
+    before = os.path.getsize(site.server.log)
+    site.server.start()
+    with open(site.server.log) as file:
+        file.seek(before)
+        assert file.read().count('NFS Server Now IN GRACE') == 2
+    come_back(one)
+    one.do(reclaim_complete())
 
 
 def test_grace_stands_still_with_the_server(newcomer, site, root):
-    one = newcomer().ready()
+    """Also to who is the first to ask when it goes on."""
+    other, one = newcomer().ready(), newcomer().ready()
     _, file = make(one, root, 'paused')
     crash(site)
-    come_back(one)
+    for client in (other, one):
+        come_back(client)
     site.server.signal(signal.SIGSTOP)
     time.sleep(GRACE_PERIOD + 5)
     site.server.signal(signal.SIGCONT)
-    time.sleep(1)
+    other.do(reclaim_complete())
     assert one.tell(*claim(one, file)) == OK
     one.do(reclaim_complete())
 
