@@ -18,12 +18,12 @@ from harness.appender import Appender
 from harness.disk import Disk
 from harness.host import wait_until
 from harness.mounted import Mounted
-from harness.protocol import BADSESSION, BY_HANDLE, DENIED, Client, lock, open_as
+from harness.protocol import BADSESSION, BY_HANDLE, DENIED, RECLAIM, Client, creating, lock, open_as, reclaim_complete
 from harness.remote import CommandFailed
 from harness.rpc import answers_null
 from harness.server import LEASE
 from harness.wire import (
-    ANONYMOUS, DELAY, EXIST, FILE_SYNC, GETFH, IO, MODE, NOENT, OK, ROFS, SAVEFH, Call, Connection,
+    ANONYMOUS, DELAY, EXIST, FILE_SYNC, GETFH, IO, MODE, NOENT, OK, ROFS, PUTROOTFH, SAVEFH, Call, Connection,
     Refused, Request, Session, commit, exclusive, getattr_, guarded, lookup, mkdir, open_, putfh, read,
     remove, rename, replies, setattr_, u32, unchecked, write)
 
@@ -676,3 +676,21 @@ def test_no_lease_runs_out_while_nobody_is_answered(site, disk):
     assert load.statuses() == [OK] * len(load.calls)
     assert mine.tell(putfh(load.files[0]), lock(locked, 20, 10)) == OK
     assert other.tell(putfh(load.files[0]), lock(his, 0, 10, b'locker')) == DENIED
+
+
+def test_grace_does_not_run_out_while_nobody_can_come_back(site, disk):
+    """Who comes is told so when it is on record: by then all of the grace period would be over."""
+    one = Client(site).ready()
+    root = one.do(PUTROOTFH, *map(lookup, (site.pool.name, SHARE)), GETFH)
+    one.do(putfh(root), open_as(one.clientid, b'owner', **creating('kept')))
+    file = one.do(putfh(root), lookup('kept'), GETFH)
+    site.server.kill9()
+    site.server.start()
+    with disk.frozen():
+        one.connection = Connection(site.server)
+        coming = threading.Thread(target=one.introduce)
+        coming.start()
+        time.sleep(LEASE * 3 / 2 + 12)
+    coming.join()
+    assert one.tell(putfh(file), open_as(one.clientid, b'owner', u32(RECLAIM, 0))) == OK
+    one.do(reclaim_complete())
