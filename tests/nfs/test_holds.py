@@ -679,18 +679,24 @@ def test_no_lease_runs_out_while_nobody_is_answered(site, disk):
 
 
 def test_grace_does_not_run_out_while_nobody_can_come_back(site, disk):
-    """Who comes is told so when it is on record: by then all of the grace period would be over."""
-    one = Client(site).ready()
+    """Who comes is told so when it is on record, or all that was before: by then all of the grace period would be over."""
+    one, new = Client(site).ready(), Client(site)
     root = one.do(PUTROOTFH, *map(lookup, (site.pool.name, SHARE)), GETFH)
     one.do(putfh(root), open_as(one.clientid, b'owner', **creating('kept')))
     file = one.do(putfh(root), lookup('kept'), GETFH)
     site.server.kill9()
     site.server.start()
     with disk.frozen():
-        one.connection = Connection(site.server)
-        coming = threading.Thread(target=one.introduce)
-        coming.start()
+        one.connection, new.connection = Connection(site.server), Connection(site.server)
+        coming = [threading.Thread(target=client.introduce) for client in (new, one)]
+        for each in coming:
+            each.start()
+            time.sleep(1)
+        assert all(each.is_alive() for each in coming)
         time.sleep(LEASE * 3 / 2 + 12)
-    coming.join()
+    for each in coming:
+        each.join()
+    time.sleep(2)  # in which a period that was over would end
     assert one.tell(putfh(file), open_as(one.clientid, b'owner', u32(RECLAIM, 0))) == OK
-    one.do(reclaim_complete())
+    for client in (one, new):
+        client.do(reclaim_complete())
