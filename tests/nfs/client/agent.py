@@ -90,8 +90,12 @@ class Copies:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
 
     def _reap(self, *_):
+        """Which may come amid itself, at any line, and has waited for what was to be waited for here."""
         while self._running:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
             if not pid:
                 return
             told = self._running.pop(pid)
