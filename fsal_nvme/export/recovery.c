@@ -75,8 +75,18 @@ static int put(nfs_client_id_t *client, put_function *put_row)
 			pool_name(nvme.pool), strerror(-r));
 		return r;
 	}
+	__atomic_store_n(&client->cid_recorded, lsn, __ATOMIC_SEQ_CST);
 	hold_until_durable(lsn);
 	return 0;
+}
+
+/* That the client has reclaimed all may have been said by another slot, and wait there. */
+static void await(nfs_client_id_t *client)
+{
+	uint64_t lsn = __atomic_load_n(&client->cid_recorded, __ATOMIC_SEQ_CST);
+
+	if (lsn > pool_durable_lsn(nvme.pool))
+		hold_until_durable(lsn);
 }
 
 static int record(nfs_client_id_t *client)
@@ -139,6 +149,7 @@ struct nfs4_recovery_backend recovery_in_pool = {
 	.recovery_read_clids = read_records,
 	.record_clid = record,
 	.complete_clid = complete,
+	.await_clid = await,
 	.rm_clid = forget,
 	.add_revoke_fh = add_revoked,
 	.end_grace = end_grace,

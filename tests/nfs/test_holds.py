@@ -23,7 +23,7 @@ from harness.remote import CommandFailed
 from harness.rpc import answers_null
 from harness.server import LEASE
 from harness.wire import (
-    ANONYMOUS, DELAY, EXIST, FILE_SYNC, GETFH, IO, MODE, NOENT, OK, ROFS, PUTROOTFH, SAVEFH, Call, Connection,
+    ANONYMOUS, DELAY, EXIST, FILE_SYNC, GETFH, IO, MODE, NOENT, OK, PUTROOTFH, RECLAIM_COMPLETE, ROFS, SAVEFH, Call, Connection,
     Refused, Request, Session, commit, exclusive, getattr_, guarded, lookup, mkdir, open_, putfh, read,
     remove, rename, replies, setattr_, u32, unchecked, write)
 
@@ -700,3 +700,20 @@ def test_grace_does_not_run_out_while_nobody_can_come_back(site, disk):
     assert one.tell(putfh(file), open_as(one.clientid, b'owner', u32(RECLAIM, 0))) == OK
     for client in (one, new):
         client.do(reclaim_complete())
+
+
+def test_what_one_slot_is_given_waits_for_what_another_has_said(site, disk):
+    """An open is on record when it is answered, though another slot's request has it put there."""
+    session, other = Session(site), Session(site)
+    file = session.create(session.root(SHARE), 'file', b'bytes')
+    site.server.kill9()
+    begin_again(site, other)
+    session.introduce()
+    with disk.frozen():
+        said = Call(session, 0, RECLAIM_COMPLETE).send()
+        wait_until(lambda: said.is_under_way(other.connection), 60, 'the server has begun')
+        given = Call(session, 1, putfh(file), open_as(session.clientid, b'owner', u32(BY_HANDLE))).send()
+        wait_until(lambda: given.is_under_way(other.connection), 60, 'the server has begun')
+        time.sleep(1)
+        assert session.connection.quiet()
+    assert [call.status(record) for call, record in zip((said, given), replies([said, given]))] == [OK, OK]

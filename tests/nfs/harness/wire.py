@@ -283,6 +283,9 @@ def results(record, xid, operations):
     return found
 
 
+RECLAIM_COMPLETE = 58, u32(0), nothing
+
+
 class Session:
     """One client with one session, as user UID; BACK: the server may call it."""
 
@@ -297,11 +300,14 @@ class Session:
 
     def connect(self):
         """Again, after a restart of the server, as the client that it was: grace need not last."""
+        self.introduce()
+        self.compound(RECLAIM_COMPLETE)
+
+    def introduce(self):
         self.xid, self.numbers = 0, [0] * self.slots
         self.connection = Connection(self.site.server)
         self.clientid = self.exchange_id()
         self.id = self.create_session()
-        self.compound((58, u32(0), nothing))  # RECLAIM_COMPLETE
 
     def connect_again(self):
         """And no more: to the server, which may be another one, it says nothing of itself."""
