@@ -309,8 +309,12 @@ static void advise_owners(struct advice *a)
 		"of older data gives no space back",
 		a->status->other_owners);
 	if (a->member)
-		next(a, "the cluster sees to it when those nodes have booted; where only a server "
-			"died, `millrace service move` there and back");
+		next(a,
+			"the cluster sees to it when those nodes have booted, or, where one never "
+			"will, behind `millrace cluster remove`; where only a server died, "
+			"`millrace service move` there and back; of a host that is no node any "
+			"more, and off, say `millrace pool attach %s --returned --gone HOST`",
+			a->pool);
 	else
 		next(a,
 			"once they are known to be dead or fenced: `millrace serve %s --stop`, "

@@ -193,11 +193,30 @@ static unsigned number_of(const struct command *c, const char *name)
 	return (unsigned)json_integer_value(json_object_get(c->args, name));
 }
 
+/* Units millrace-NAME.service are an appliance's own, or NAME lies where servers have their files.
+ */
+static int check_name_meant(struct command *c, const char *name)
+{
+	static const char *const taken[] = {"cluster", "drives", "fencing", "join", "rdma",
+		"reader", "setup", "trial", "tried", "update"};
+
+	for (size_t i = 0; i < sizeof(taken) / sizeof(*taken); i++)
+		if (!strcmp(name, taken[i]))
+			return error_set(&c->error, -EINVAL, name,
+				"a part of Millrace itself is called so; choose another name for "
+				"the pool");
+	return 0;
+}
+
 /* A second pool of the same name could be told from the first by its devices alone. */
 static int check_name_free(struct command *c, const char *name)
 {
 	struct device_set set = {0};
-	int rc = cache_load(c, name, &set, NULL);
+	int rc = check_name_meant(c, name);
+
+	if (rc)
+		return rc;
+	rc = cache_load(c, name, &set, NULL);
 
 	device_set_free(&set);
 	if (rc || json_object_get(c->args, "force"))
@@ -625,10 +644,10 @@ static int check_returned(struct command *c)
 	if (json_object_get(c->args, "device"))
 		return error_set(&c->error, -EINVAL, "returned",
 			"it is about all that is found, and goes without DEVICE");
-	if (c->reader && json_object_get(c->args, "rebooted"))
-		return error_set(&c->error, -EINVAL, "rebooted",
-			"who may still write is nothing to a reader: --reader goes without "
-			"--rebooted");
+	if (c->reader && (json_object_get(c->args, "rebooted") || json_object_get(c->args, "gone")))
+		return error_set(&c->error, -EINVAL, "reader",
+			"who may still write is nothing to a reader: it goes without --rebooted "
+			"and --gone");
 	return 0;
 }
 

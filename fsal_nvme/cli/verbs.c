@@ -37,6 +37,11 @@
 			"that host runs under this boot now, and writes no more what it" \
 			" had under another"                                             \
 	}
+#define GONE                                                                  \
+	{                                                                     \
+		"gone", VALUE_TEXT, PARAMETER_MANY, 0, 0, "HOST",             \
+			"that host is gone for good, and writes nothing more" \
+	}
 #define SERVICE                                                                          \
 	{                                                                                \
 		"name", VALUE_TEXT, NEEDED_PLACE, 0, 0, "SERVICE", "name of the service" \
@@ -81,12 +86,12 @@ static const struct parameter pool_attach_args[] = {POOL,
 		"what is found, unless it comes and goes: for a cluster to say, again and again"},
 	{"reader", VALUE_FLAG, 0, 0, 0, NULL,
 		"with --returned: this host's reader reads again what is found"},
-	REBOOTED, END};
+	REBOOTED, GONE, END};
 static const struct parameter pool_replace_args[] = {POOL,
 	{"device", VALUE_TEXT, NEEDED_PLACE, 0, 0, "DEVICE",
 		"the one that is lost: its number, or the path that it had"},
 	{"new", VALUE_PATH, NEEDED_PLACE, 0, 0, "NEW", "the one that takes its place"}, REBOOTED,
-	FORCE("take a device that holds a file system or another pool"), END};
+	GONE, FORCE("take a device that holds a file system or another pool"), END};
 static const struct parameter pool_destroy_args[] = {POOL, YES, END};
 
 static const struct parameter dataset_ingest_args[] = {VOLUME("dataset"),

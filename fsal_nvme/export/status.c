@@ -7,6 +7,8 @@
 
 #define SECOND UINT64_C(1000000000)
 #define DOUBT (5 * SECOND) /* several beats, and the watch */
+#define READER_DOUBT (30 * SECOND) /* several looks at the drives */
+#define READER_LACK (120 * SECOND) /* in which a cluster ends a reader whose probe fails */
 #define QUIET (60 * SECOND) /* longer than a client waits before it asks again */
 
 static const struct {
@@ -47,9 +49,10 @@ bool server_is_over(void)
 
 /*
  * Another server may find the drives that this host has lost. A read fails at once then, and the
- * pool with its next beat: the first errors after a while without any are not told to clients.
+ * pool with its next beat: errors of the first nanoseconds, after a while without any, are not told
+ * to clients.
  */
-static bool is_doubtful(void)
+static bool is_doubtful(uint64_t nanoseconds)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	static uint64_t first, latest; /* errors, engine_clock(); lock */
@@ -61,14 +64,29 @@ static bool is_doubtful(void)
 	latest = now;
 	since = now - first;
 	PTHREAD_MUTEX_unlock(&lock);
-	return since < DOUBT;
+	return since < nanoseconds;
+}
+
+/* A reader writes nothing that could tell it. */
+static bool reader_lacks_drives(void)
+{
+	char silent[1];
+
+	return is_doubtful(pool_answers(nvme.pool, READER_DOUBT, silent, sizeof(silent))
+				   ? READER_DOUBT
+				   : READER_LACK);
+}
+
+static bool is_of_lost_drives(void)
+{
+	return nvme.options.reader ? reader_lacks_drives()
+				   : nvme.options.fenced && is_doubtful(DOUBT);
 }
 
 /* Whether the client is to ask again, which another server may answer, or a new one here. */
 static bool is_for_another(int error)
 {
-	return error &&
-	       (server_is_over() || (error == -EIO && nvme.options.fenced && is_doubtful()));
+	return error && (server_is_over() || (error == -EIO && is_of_lost_drives()));
 }
 
 fsal_status_t status_out(int error)

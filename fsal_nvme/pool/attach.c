@@ -397,7 +397,8 @@ int refuse_for_others(struct pool *pool, struct error *error)
 		rc = error_set(error, -EBUSY, pool->label.name,
 			"%s had it open, and may still write: once dead or fenced for sure, stop "
 			"what serves it and `millrace pool import --owner-dead %s`; or have that "
-			"host open it once, or tell by --rebooted that it has booted since",
+			"host open it once, or tell by --rebooted that it has booted since, by "
+			"--gone that it never will",
 			names, pool->label.name);
 	}
 	pthread_mutex_unlock(&pool->label_lock);

@@ -103,8 +103,9 @@ int heads_mend(struct pool *pool, struct heads *heads, bool labels_written);
 bool owners_have(const struct label *label, uint64_t epoch);
 /* Takes those of a host out of the list; all when `host` is NULL. */
 void owners_forget(struct label *label, const char *host);
-/* Those of a host that are known to be of another boot than `boot`; whether there were any. */
-bool owners_forget_boots(struct label *label, const char *host, const uint8_t boot[16]);
+/* Those of a host that are known to be of another boot than `boot`, all where that is NULL; whether
+ * there were any. */
+bool owners_forget_boots(struct label *label, const char *host, const uint8_t *boot);
 /* Puts in the owner that the label is of. -EBUSY: the list is full. */
 int owners_add(struct label *label);
 /* Puts in the owner that a claim is of, and those that it lists, of later epochs than the label and

@@ -6,7 +6,7 @@
  * list with a claim of its own host, which then has the devices for itself: it has started again,
  * or the process that had them let go. Or with the word of an admin, or of a cluster that fences,
  * that all earlier owners are dead. The claim's label makes that durable. Or, while the pool is
- * open, as its host is known to run under another boot (recover.c).
+ * open, as its host is known to run under another boot, or to be gone for good (recover.c).
  *
  * A claim that the pool does not go by (label.c) may have a later epoch than the label that it goes
  * by. Whoever made it has to be known dead, too, and is put in by the claim behind it.
@@ -33,17 +33,17 @@ void owners_forget(struct label *label, const char *host)
 	label->other_count = (uint8_t)kept;
 }
 
-/* Of an earlier boot, that is. */
-static bool died_with_boot(
-	const struct label_owner *owner, const char *host, const uint8_t boot[16])
+/* Of an earlier boot, that is, or of any where `boot` is NULL. */
+static bool died_with_boot(const struct label_owner *owner, const char *host, const uint8_t *boot)
 {
 	static const uint8_t unknown[sizeof(owner->boot)];
 
-	return !strcmp(owner->host, host) && memcmp(owner->boot, boot, sizeof(owner->boot)) &&
-	       memcmp(owner->boot, unknown, sizeof(owner->boot));
+	return !strcmp(owner->host, host) &&
+	       (!boot || (memcmp(owner->boot, boot, sizeof(owner->boot)) &&
+				 memcmp(owner->boot, unknown, sizeof(owner->boot))));
 }
 
-bool owners_forget_boots(struct label *label, const char *host, const uint8_t boot[16])
+bool owners_forget_boots(struct label *label, const char *host, const uint8_t *boot)
 {
 	unsigned kept = 0, before = label->other_count;
 

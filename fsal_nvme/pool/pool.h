@@ -219,8 +219,9 @@ void pool_status(struct pool *pool, struct pool_status *status);
 /*
  * Whether no more devices than parity are silent: the owner reads all labels each second, and not
  * one read that began within the last `nanoseconds` has ended well. A reader's are all silent, or
- * none: it looks at them together, ten seconds apart, which are added. The paths of silent ones go
- * to `silent`, ", " between them, as far as they fit. Asks no device for it.
+ * none: it looks at them together, ten seconds apart, which are added; and so are those that are
+ * not there. The paths of silent ones go to `silent`, ", " between them, as far as they fit. Asks
+ * no device for it.
  */
 bool pool_answers(struct pool *pool, uint64_t nanoseconds, char *silent, size_t size);
 
@@ -302,6 +303,9 @@ unsigned pool_other_owners(struct pool *pool);
  * none. Waits. -EBUSY, -EROFS.
  */
 int pool_rebooted(struct pool *pool, const char *host, const uint8_t boot[16], struct error *error);
+
+/* The same of all boots: `host` is gone for good, and whatever ran there writes no more. */
+int pool_host_gone(struct pool *pool, const char *host, struct error *error);
 
 /* --- transactions ---------------------------------------------------------------------------- */
 

@@ -13,13 +13,14 @@
  * there.
  *
  * The opening that knows all of these owners to be dead frees and closes; and so does a pool that
- * is open when it is told that one's host runs under another boot (pool_rebooted()). That is a fact
- * which stays true: whether a label still names the owner when the power goes, and how much was
- * freed or closed by then, it does no more. What the journal leaves free for it is left until the
- * next opening, which goes by the label. Closed segments of images
- * are freed at once all the same: a checkpoint needs the room, and all that such an owner may do to
- * them is to mend a block while it loads one, which their next user's checksums would tell. Where
- * devices were not whole it may have been at writing all of them (resilver.c): then they are not.
+ * is open when it is told that one's host runs under another boot (pool_rebooted()), or is gone for
+ * good (pool_host_gone()). That is a fact which stays true: whether a label still names the owner
+ * when the power goes, and how much was freed or closed by then, it does no more. What the journal
+ * leaves free for it is left until the next opening, which goes by the label. Closed segments of
+ * images are freed at once all the same: a checkpoint needs the room, and all that such an owner
+ * may do to them is to mend a block while it loads one, which their next user's checksums would
+ * tell. Where devices were not whole it may have been at writing all of them (resilver.c): then
+ * they are not.
  */
 #include <stdio.h>
 
@@ -285,7 +286,7 @@ static bool any_others(struct pool *pool)
 
 /* Behind the label nothing fails: nobody would come back to what was not let go. Segments that are
  * made meanwhile are of this epoch. */
-static int forget_boots(struct pool *pool, const char *host, const uint8_t boot[16])
+static int forget_boots(struct pool *pool, const char *host, const uint8_t *boot)
 {
 	struct label *label = &pool->label;
 	struct label_owner others[OWNERS_MAX];
@@ -304,8 +305,8 @@ static int forget_boots(struct pool *pool, const char *host, const uint8_t boot[
 	pthread_mutex_unlock(&pool->label_lock);
 	rc = any ? write_forgotten(pool, others, count) : 0;
 	if (any && !rc) {
-		log_notice("pool %s: host %s has booted since it had it, and writes no more",
-			label->name, host);
+		log_notice("pool %s: host %s %s, and writes no more", label->name, host,
+			boot ? "has booted since it had it" : "is gone for good");
 		recover_note_owners(pool);
 		for (unsigned i = 0; i < segments; i++)
 			let_go(pool, list[i]);
@@ -314,7 +315,8 @@ static int forget_boots(struct pool *pool, const char *host, const uint8_t boot[
 	return rc;
 }
 
-int pool_rebooted(struct pool *pool, const char *host, const uint8_t boot[16], struct error *error)
+static int let_host_go(
+	struct pool *pool, const char *host, const uint8_t *boot, struct error *error)
 {
 	int rc = atomic_load(&pool->failure);
 
@@ -330,4 +332,14 @@ int pool_rebooted(struct pool *pool, const char *host, const uint8_t boot[16], s
 	return rc ? error_set(error, rc, pool->label.name, "what host %s had cannot be let go: %s",
 			    host, strerror(-rc))
 		  : 0;
+}
+
+int pool_rebooted(struct pool *pool, const char *host, const uint8_t boot[16], struct error *error)
+{
+	return let_host_go(pool, host, boot, error);
+}
+
+int pool_host_gone(struct pool *pool, const char *host, struct error *error)
+{
+	return let_host_go(pool, host, NULL, error);
 }

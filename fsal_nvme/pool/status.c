@@ -182,6 +182,15 @@ static bool is_silent(struct pool *pool, const struct member *member, uint64_t n
 	return pool->beats && (!looked || engine_clock(pool->engine) - looked > nanoseconds);
 }
 
+/* An owner drops those that it has lost, or stops. */
+static bool is_away(struct pool *pool, const struct member *member)
+{
+	struct device *device = member->device;
+
+	return pool_is_reader(pool) && atomic_load(&member->state) != DEVICE_DROPPED &&
+	       !(device && device_present(device));
+}
+
 bool pool_answers(struct pool *pool, uint64_t nanoseconds, char *silent, size_t size)
 {
 	uint64_t all = 0;
@@ -191,7 +200,8 @@ bool pool_answers(struct pool *pool, uint64_t nanoseconds, char *silent, size_t 
 	for (unsigned i = 0; i < pool->device_count; i++) {
 		const struct member *member = &pool->devices[i];
 
-		if (!member_usable(member) || !is_silent(pool, member, nanoseconds))
+		if (!is_away(pool, member) &&
+			!(member_usable(member) && is_silent(pool, member, nanoseconds)))
 			continue;
 		if (length < size)
 			length += (size_t)snprintf(silent + length, size - length, "%s%s",

@@ -152,6 +152,15 @@ def test_replaced_when_its_owner_has_booted_since(taken):
     assert devices(taken)[1]['path'] == spare
 
 
+@pytest.mark.parametrize('verb', ['attach', 'replace'])
+def test_an_owner_whose_host_is_gone(taken, verb):
+    words = ['pool', verb, 'tank', *(['1', taken.device('spare')] if verb == 'replace' else []), '--host', 'beta', '--gone']
+    taken.fails(REFUSED, *words, 'other')
+    assert 'and have booted' in taken.fails(USAGE, *words, os.uname().nodename, '--rebooted', this_boot())['message']
+    assert taken.json(*words, os.uname().nodename)['resilver']['whole']
+    assert whole(taken) == list(range(6))
+
+
 def test_two_hosts_of_one_name(taken):
     """One of them runs under the very boot that had the pool."""
     words = ('pool', 'attach', 'tank', '--host', 'beta', '--rebooted', this_boot(), '--rebooted', another_boot())

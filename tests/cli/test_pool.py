@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from conftest import DEGRADED, FAILED, NOT_FOUND, OK, REFUSED, SMALL, Done, contents, damage
+from conftest import DEGRADED, FAILED, NOT_FOUND, OK, REFUSED, SMALL, USAGE, Done, contents, damage
 
 
 def test_create_status_list(pool):
@@ -22,6 +22,13 @@ def test_create_status_list(pool):
     assert [p['name'] for p in listed] == ['tank']
     assert 'tank' in pool('pool', 'list').stdout
     assert 'Nothing is to be done' in pool('pool', 'status', 'tank').stdout
+
+
+@pytest.mark.parametrize('name', ['cluster', 'update', 'reader', 'setup'])
+def test_what_a_part_of_millrace_is_called(site, name):
+    """millrace-cluster.service is no pool's."""
+    assert 'choose another name' in site.fails(USAGE, 'pool', 'create', name, '--data', '1', '--parity', '1', *site.devices(2))['message']
+    site('pool', 'create', f'{name}s', '--data', '1', '--parity', '1', *site.devices(2))
 
 
 def test_status_writes_nothing(pool):

@@ -108,8 +108,8 @@ def test_what_a_reader_does_not_do(pool):
     assert 'goes with --returned' in pool.fails(USAGE, 'pool', 'attach', 'tank', '--reader')['message']
     pool.fails(USAGE, 'pool', 'attach', 'tank', '--reader', pool.devices_of_tank[0])
     pool.fails(USAGE, 'pool', 'attach', 'tank', '--reader', '--returned', pool.devices_of_tank[0])
-    words = ('--rebooted', 'host:01234567-89ab-4def-8123-456789abcdef')
-    pool.fails(USAGE, 'pool', 'attach', 'tank', '--reader', *words)
-    assert '--rebooted' in pool.fails(USAGE, 'pool', 'attach', 'tank', '--reader', '--returned', *words)['message']
+    for words in (('--rebooted', 'host:01234567-89ab-4def-8123-456789abcdef'), ('--gone', 'host')):
+        pool.fails(USAGE, 'pool', 'attach', 'tank', '--reader', *words)
+        assert words[0] in pool.fails(USAGE, 'pool', 'attach', 'tank', '--reader', '--returned', *words)['message']
     assert 'not being served' in pool.fails(NOT_FOUND, 'pool', 'attach', 'tank', '--reader', '--returned')['message']
     assert 'not being served' in pool.fails(NOT_FOUND, 'pool', 'attach', 'tank', '--returned')['message']

@@ -443,6 +443,13 @@ static void looks_before_it_reads(void **state)
 	close_reader();
 }
 
+static bool answers(void)
+{
+	char silent[100];
+
+	return pool_answers(reader.pool, 30 * SECOND, silent, sizeof(silent));
+}
+
 static void with_devices_lost(void **state)
 {
 	make_dataset("set", 1);
@@ -453,12 +460,22 @@ static void with_devices_lost(void **state)
 	assert_int_equal(read_by_name("set", 1), 0);
 	assert_int_equal(pool_follow(reader.pool), 0);
 	assert_int_equal(read_by_name("set", 1), 0);
+	assert_true(answers());
 	sim_kill_device(world(), f.pool_fixture.names[1]);
 	assert_int_equal(read_by_name("set", 1), -EIO);
+	assert_false(answers());
 	assert_int_equal(pool_follow(reader.pool), 0); /* more than parity still answer */
+	assert_false(answers());
+	for (unsigned i = 0; i < f.pool_fixture.devices; i++)
+		sim_kill_device(world(), f.pool_fixture.names[i]);
+	assert_int_not_equal(pool_follow(reader.pool), 0);
+	assert_false(answers());
+	for (unsigned i = 0; i < f.pool_fixture.devices; i++)
+		sim_revive_device(world(), f.pool_fixture.names[i]);
+	sim_kill_device(world(), f.pool_fixture.names[0]);
+	assert_int_equal(pool_follow(reader.pool), 0);
+	assert_true(answers());
 	sim_revive_device(world(), f.pool_fixture.names[0]);
-	sim_revive_device(world(), f.pool_fixture.names[1]);
-	sim_revive_device(world(), f.pool_fixture.names[3]);
 	assert_int_equal(read_by_name("set", 1), 0);
 	close_reader();
 }

@@ -192,6 +192,34 @@ static void not_of_a_boot_that_no_label_tells(void **state)
 	end();
 }
 
+static int gone(const char *host)
+{
+	struct error error = {0};
+
+	return pool_host_gone(pool, host, &error);
+}
+
+/* Whatever boot it ran under. */
+static void a_host_that_is_gone(void **state)
+{
+	static const uint8_t unknown[16];
+	const uint8_t *boots[] = {first_boot, unknown};
+
+	for (unsigned i = 0; i < 2; i++) {
+		fail_over(12 + i, boots[i]);
+		assert_int_equal(gone("alph"), 0);
+		assert_int_equal(gone("beta"), 0);
+		must_be_refused();
+		assert_int_equal(gone("alpha"), 0);
+		assert_int_equal(pool->label.other_count, 0);
+		assert_int_equal(attach(), 0);
+		all_become_whole();
+		assert_int_equal(frozen(), 0);
+		must_find_nothing_wrong();
+		end();
+	}
+}
+
 /* What it found stays refused for the one that is left, whoever was first. */
 static void one_of_two(void **state)
 {
@@ -517,6 +545,7 @@ int main(void)
 		cmocka_unit_test(an_owner_of_another_boot),
 		cmocka_unit_test(not_of_the_same_boot_or_another_host),
 		cmocka_unit_test(not_of_a_boot_that_no_label_tells),
+		cmocka_unit_test(a_host_that_is_gone),
 		cmocka_unit_test(one_of_two),
 		cmocka_unit_test(nobody),
 		cmocka_unit_test(all_or_nobody_where_memory_runs_out),
