@@ -272,11 +272,13 @@ class Cluster:
         constraints = [f'<rsc_colocation id="{name}-together" rsc="{server}" with-rsc="{address}" score="INFINITY"/>',
                        f'<rsc_order id="{name}-order" first="{server}" first-action="stop" then="{address}" then-action="stop" '
                        'symmetrical="false"/>']
-        for place, score, how in (('link', 'score="-100000"', 'attribute="millrace-link" operation="eq" value="0"'),
-                                  ('epoch', f'score-attribute="millrace-epoch-{name}"',
-                                   f'attribute="millrace-epoch-{name}" operation="defined"')):
-            constraints.append(f'<rsc_location id="{name}-{place}" rsc="{server}"><rule id="{name}-{place}-rule" {score}><expression '
-                               f'id="{name}-{place}-if" {how}/></rule></rsc_location>')
+        for place, score, *ways in (('link', 'score="100000" boolean-op="or"', 'attribute="millrace-link" operation="not_defined"',
+                                     'attribute="millrace-link" operation="ne" value="0"'),
+                                    ('epoch', f'score-attribute="millrace-epoch-{name}"',
+                                     f'attribute="millrace-epoch-{name}" operation="defined"')):
+            expressions = ''.join(f'<expression id="{name}-{place}-if-{i}" {way}/>' for i, way in enumerate(ways))
+            constraints.append(f'<rsc_location id="{name}-{place}" rsc="{server}"><rule id="{name}-{place}-rule" {score}>'
+                               f'{expressions}</rule></rsc_location>')
         resources = [self._primitive(address, 'heartbeat:IPaddr2', active.format(address), ip=self.address, cidr_netmask=24, nic='lan'),
                      self._primitive(server, 'millrace:server', address=self.address, **self._parameters(),
                                      meta=active.format(server) + '<nvpair id="server-priority" name="priority" value="1"/>')]

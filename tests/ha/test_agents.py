@@ -212,6 +212,49 @@ def test_a_reader_takes_back_what_has_returned(make_agent, pool, cluster, tmp_pa
     assert not record.exists()
 
 
+def test_a_server_is_told_who_is_gone(make_agent, pool, cluster, tmp_path, monkeypatch):
+    """When drives have what that host had sent, and not before; as long as that, too, when it has come back and left once more."""
+    uptime, known = tmp_path / 'uptime', tmp_path / 'known'
+    monkeypatch.setenv('MILLRACE_UPTIME', str(uptime))
+    (tmp_path / 'programs/cibadmin').write_text(f'#!/bin/sh\nexec cat {known}\n')
+    (tmp_path / 'programs/cibadmin').chmod(0o755)
+    server = make_agent('server')
+
+    def take_over():
+        """From host n9, which is alive for all that anybody knows."""
+        pool.verb('pool', 'export', 'tank')
+        pool.verb('pool', 'import', 'tank', '--host', 'n9', '--device-dir', pool.device_dir)
+        pid = pool.ask('serve', 'tank', '--host', 'n9', '--listen', '127.0.0.1', '--port', str(server.parameters['port']))['pid']
+        os.kill(pid, signal.SIGKILL)
+        assert server.run('start', **IN_A_CLUSTER) == SUCCESS
+
+    def know(gone, up, nodes=('n1', 'n2')):
+        known.write_text('<cib><nodes>' + ''.join(f'<node uname="{name}"/>' for name in nodes) + '</nodes>' +
+                         '<cluster_property_set id="millrace-gone">' + ''.join(
+            f'<nvpair id="millrace-gone-{name}" name="millrace-gone-{name}" value="{name} {when}"/>' for name, when in gone.items()) +
+            '</cluster_property_set></cib>')
+        uptime.write_text(f'{up}.00 1.00\n')
+
+    def tell(*what):
+        know(*what)
+        assert server.run('monitor', **IN_A_CLUSTER) == SUCCESS
+        wait_until(lambda: not runs('millrace/server take-back'), 60, 'the server has been told')
+        return pool.ask('serve', 'tank', '--probe')['probe']['may_write']
+
+    know({}, 1000)
+    take_over()
+    assert tell({'n8': 7, 'n99': 7}, 1000) == 1 and tell({'n8': 7, 'n99': 7, 'n9': 8}, 2000) == 1
+    assert tell({'n8': 7, 'n9': 8}, 2119) == 1
+    assert tell({'n8': 7, 'n9': 8}, 2120, ('n1', 'n9')) == 1  # it is there, however that came
+    assert tell({'n8': 7, 'n9': 8}, 4000) == 1  # as long again
+    assert tell({'n8': 7, 'n9': 8}, 4120) == 0
+    assert server.run('stop', **IN_A_CLUSTER) == SUCCESS
+    know({}, 5000)
+    take_over()
+    assert tell({'n9': 9}, 5000) == 1 and tell({'n9': 9}, 5119) == 1
+    assert tell({'n9': 9}, 5120) == 0
+
+
 def watches(pid):
     return runs(f'tail --pid={pid} ')
 

@@ -130,6 +130,25 @@ def test_a_service_leaves_a_node_whose_cable_is_out(cluster, readers, writer, to
     assert cluster.fenced == []
 
 
+def test_a_node_that_sees_no_drive(cluster, readers):
+    """It serves nothing: its reader ends, which the cluster says, and is begun again when they are there."""
+    node = cluster.other(cluster.owner())
+
+    def failed():
+        return next(each['failed'] for each in cluster.owner().ask('cluster', 'status')['nodes'] if each['name'] == node.name)
+
+    wait_until(lambda: failed() == [], 60, 'its reader runs')
+    node.run('mount', '-t', 'tmpfs', 'none', cluster.pool.device_dir)
+    try:
+        wait_until(lambda: failed() == ['tank-reader'], 120, 'its reader has ended')
+        assert node.attempt('millrace', 'serve', 'tank', '--reader', '--probe').returncode
+    finally:
+        node.run('umount', cluster.pool.device_dir)
+    wait_until(lambda: node.attempt('millrace', 'serve', 'tank', '--reader', '--probe').returncode == 0, 120, 'its reader runs again')
+    cluster.clean()
+    wait_until(lambda: failed() == [], 60, 'that is forgotten')
+
+
 def device_states(node):
     return [device['state'] if device['whole'] else 'lacks' for device in node.ask('pool', 'status', 'tank')['pool']['devices']]
 

@@ -94,6 +94,18 @@ def test_a_node_that_cannot_be_drained(cluster, writer, told):
     told(writer.check())
 
 
+def test_a_node_stays_whose_service_nobody_takes_over(cluster, writer, told):
+    """It does not leave the cluster, and serves on."""
+    node = cluster.owner()
+    with cluster.other(node).taken(PORT):
+        done = node.attempt('millrace', 'cluster', 'leave', '--json')
+        assert done.returncode == 1 and 'tank is served by no node' in done.stdout
+        assert cluster.wait_until_served() is node
+    assert serves_again(cluster, node) and node.run('cat', '/etc/corosync/corosync.conf').count('nodeid') == 2
+    assert node.attempt('cibadmin', '--query', '--xpath', "//cluster_property_set[@id='millrace-change']").returncode
+    told(writer.check())
+
+
 def serves_again(cluster, node):
     tree = cluster.status()
     return tree is not None and tree.find(f"nodes/node[@name='{node.name}']").get('standby') == 'false'
@@ -146,6 +158,84 @@ def test_what_pacemaker_leaves_alone(cluster, readers):
     finally:
         cluster.set('maintenance-mode', 'false')
     assert cluster.wait_until_served() is node
+
+
+LEAVES = (('node', 'drain'), ('service', 'move', 'tank'), ('cluster', 'leave'))
+
+
+def test_a_node_that_pacemaker_leaves_alone_takes_nothing_over(cluster):
+    owner = cluster.owner()
+    other = cluster.other(owner)
+    maintenance = ('crm_attribute', '--node', other.name, '--name', 'maintenance')
+    owner.run(*maintenance, '--update', 'true')
+    try:
+        wait_until(lambda: f'pacemaker leaves {other.name} alone: it takes nothing over' in advice(owner), 60, 'it is told')
+        for words in LEAVES:
+            assert 'no other node is online' in owner.refused(*words)
+        assert f'{other.name} is maintenance' in owner.refused('service', 'move', 'tank', other.name)
+    finally:
+        owner.run(*maintenance, '--delete')
+    assert cluster.owner() is owner
+
+
+@contextlib.contextmanager
+def unplugged(node, told_by):
+    """The cable of its first address is out, which `cluster status` tells."""
+    node.cut(node.reader_device)
+    wait_until(lambda: any(what.startswith(f'clients do not reach {node.name}') for what in advice(told_by)), 60, 'it is told')
+    try:
+        yield
+    finally:
+        node.join(node.reader_device)
+
+
+def test_a_node_that_clients_do_not_reach_takes_nothing_over(cluster, readers):
+    """As long as they reach the one that serves."""
+    owner = cluster.owner()
+    other = cluster.other(owner)
+    with unplugged(other, owner):
+        assert [node.get('link') for node in owner.ask('cluster', 'status')['nodes'] if node['name'] == other.name] == [False]
+        for words in (*LEAVES, ('service', 'move', 'tank', other.name)):
+            assert f'clients do not reach {other.name}' in owner.refused(*words)
+        assert cluster.owner() is owner
+        pid = owner.server_pid()
+        with unplugged(owner, owner):
+            time.sleep(5)  # in which it would leave
+            assert cluster.owner() is owner and owner.server_pid() == pid
+            cluster.move()
+            assert cluster.owner() is other
+
+
+def roles(node):
+    return node.attempt('cibadmin', '--query', '--xpath', "//nvpair[@name='target-role']").stdout
+
+
+def test_a_removal_that_is_broken_off(cluster, readers, writer, told):
+    """Nothing is removed, and all runs again."""
+    node = cluster.owner()
+    with in_place_of('crm_resource', node, WAITS):
+        node.run('sh', '-c', 'millrace service remove tank --yes >/dev/null 2>&1 &')
+        wait_until(lambda: roles(node).count('Stopped') == 3, 60, 'all is to stop')
+        node.run('pkill', '-TERM', '-f', 'millrace/service remove')
+        node.run('pkill', '-KILL', '-f', 'sleep 60')
+        wait_until(lambda: not roles(node), 60, 'nothing is')
+    cluster.wait_until_served()
+    told(writer.check())
+
+
+def test_who_is_gone_stands_in_the_configuration_until_it_joins(cluster):
+    node = cluster.owner()
+
+    def call(function, name):
+        node.run('bash', '-c', f'. /usr/lib/millrace/common && . /usr/lib/millrace/changes && {function} {name}')
+
+    def gone():
+        return re.findall(r'value="(\S+) \d+"', node.attempt('cibadmin', '--query', '--xpath', "//*[@id='millrace-gone']").stdout)
+
+    for function, name, left in (('note_back', 'n9', []), ('note_gone', 'n9', ['n9']), ('note_gone', 'n8.lab', ['n9', 'n8.lab']),
+                                 ('note_gone', 'n9', ['n9', 'n8.lab']), ('note_back', 'n9', ['n8.lab']), ('note_back', 'n8.lab', [])):
+        call(function, name)
+        assert sorted(gone()) == sorted(left)
 
 
 # To it something is always under way, as it is where a monitor failed when it first ran.

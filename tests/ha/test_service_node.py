@@ -63,6 +63,8 @@ node_state n2"""
     (2, 'online="false" unclean="true"', 'unclean'),
     (2, 'online="true" unclean="false" pending="true"', 'starting'),
     (2, 'online="true" unclean="false" standby="true"', 'drained'),
+    (2, 'online="true" unclean="false" standby="true" maintenance="true"', 'maintenance'),
+    (2, 'online="true" unclean="false" standby="false" maintenance="false"', 'online'),
 ])
 def test_how_a_node_is(joined, attributes, state, tmp_path):
     conf = tmp_path / 'corosync.conf'
@@ -90,3 +92,24 @@ def test_what_a_node_may_be_called(name, may):
     """crm_node takes one of digits for another's number."""
     done = subprocess.run(['bash', '-c', '. "$1"; is_node_name "$2"', 'bash', COMMON, name], check=False)
     assert done.returncode == (0 if may else 1)
+
+
+def test_one_drive_by_two_names(tmp_path):
+    for name in ('one', 'two'):
+        (tmp_path / name).touch()
+    (tmp_path / 'link').symlink_to(tmp_path / 'one')
+    for names, rc in ((('one', 'two'), 0), (('one',), 0), ((), 0), (('one', 'two', 'one'), 2), (('link', 'two', 'one'), 2)):
+        paths = [str(tmp_path / name) for name in names]
+        done = subprocess.run(['bash', '-c', '. "$1"; check_different "${@:2}"', 'bash', COMMON, *paths], capture_output=True, text=True, check=False)
+        assert (done.returncode, 'are one drive' in done.stdout) == (rc, rc == 2)
+
+
+def test_a_drive_has_one_number_under_any_name(tmp_path):
+    for name in ('one', 'two'):
+        (tmp_path / name).touch()
+    (tmp_path / 'link').symlink_to(tmp_path / 'one')
+    script = 'eval "$(sed -n "/^is_known()/,/^}/p" "$1/drives")"; is_known "$2"'
+    for name, known in (('one', True), ('link', True), ('two', False), ('none', False)):
+        done = subprocess.run(['bash', '-c', script, 'bash', COMMON.parent, tmp_path / name], input=f'1 {tmp_path}/one\n2 {tmp_path}/gone\n',
+                              text=True, check=False)
+        assert (done.returncode == 0) == known

@@ -76,7 +76,8 @@ class Cluster:
         return ''
 
     def create_pool(self, paths):
-        self.nodes[0].run(f'millrace pool create {POOL} --data 4 --parity 2 {" ".join(paths)}')
+        """Of such cells that the dataset's file is on as many drives as data has."""
+        self.nodes[0].run(f'millrace pool create {POOL} --data 4 --parity 2 --cell {SET_BYTES // 4} {" ".join(paths)}')
 
     def create(self, words=f'--pool {POOL}', rc=0):
         """The token for the next; why it is not made, where RC is not 0."""
@@ -165,6 +166,10 @@ class Cluster:
     def bytes_read(self, node):
         """By its reader, from drives."""
         return node.json(f'millrace pool iostat {POOL} --run-dir /run/millrace/reader')['pools'][0]['read_bytes']
+
+    def late_reads(self, node, number):
+        """Of drive NUMBER, which the reader at NODE has rebuilt from others instead of waiting for them."""
+        return node.json(f'millrace pool status {POOL} --run-dir /run/millrace/reader')['pool']['devices'][number]['late_reads']
 
     def other(self, node):
         return next(other for other in self.nodes if other is not node)

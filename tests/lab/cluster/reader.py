@@ -48,13 +48,31 @@ def watch(path):
     import errno
     import select
     last = -1
-    while not select.select([sys.stdin], [], [], 5)[0]:
+
+    def there():
+        with open(path, 'rb') as file:
+            return os.fstat(file.fileno()).st_ino
+
+    def contents():
+        """None of one that was replaced."""
         try:
-            with open(path, 'rb') as file:
-                data = file.read()
+            file = open(path, 'rb')
         except OSError as error:
-            if error.errno not in (errno.ESTALE, errno.EIO):
+            if error.errno != errno.ESTALE:
                 raise
+            return None
+        with file:
+            number = os.fstat(file.fileno()).st_ino
+            try:
+                return file.read()
+            except OSError as error:
+                if error.errno not in (errno.ESTALE, errno.EIO) or there() == number:
+                    raise
+                return None
+
+    while not select.select([sys.stdin], [], [], 5)[0]:
+        data = contents()
+        if data is None:
             continue
         number = int.from_bytes(data[:8], 'big')
         assert len(data) == 160000 and data == data[:8] * 20000, f'a checkpoint that is not whole: {len(data)} bytes'

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from cluster import ACT_TIMEOUT, CLIENTS, CORE, MINE, POOL, PORTS, SERVICE, WATCHDOG, Cluster
+from cluster import ACT_TIMEOUT, CLIENTS, CORE, MINE, POOL, PORTS, SERVICE, SET_BYTES, WATCHDOG, Cluster
 from harness.host import Timeout, wait_until
 from machine import ROOT
 from node import kernel_of
@@ -261,6 +261,27 @@ def test_the_storage_path_is_cut(cluster, work):
         work.check()
 
 
+@pytest.mark.long
+def test_the_other_node_sees_no_drive(cluster, work):
+    """The service goes on. That node could not take it over, which the cluster says, and the one that serves is not updated."""
+    owner = cluster.owner()
+    other = cluster.other(owner)
+    work.read_at(owner)
+
+    def failed():
+        return next(node['failed'] for node in owner.json('millrace cluster status')['nodes'] if node['name'] == other.name)
+
+    assert failed() == []
+    with cluster.spoiling(other):
+        other.pull_drives([drive.number for drive in other.drives])
+        wait_until(lambda: f'{POOL}-reader' in failed(), 300, 'its reader has ended', interval=5)
+        why = json.loads(owner.run('millrace node update /state/none --json', rc=4))['error']['message']
+        assert f'on {other.name} failed {POOL}-reader' in why
+        work.more(20)
+        assert cluster.owner() is owner and other.is_on()
+        work.check()
+
+
 def not_whole(cluster):
     return [device['id'] for device in cluster.devices() if not device['whole']]
 
@@ -290,6 +311,19 @@ def may_write(cluster):
     return cluster.owner().json(f'millrace serve {POOL} --probe')['probe']['may_write']
 
 
+def read_drive(cluster, node):
+    """One that the reader at NODE reads all the time, and by which nobody is fenced."""
+    def read_bytes():
+        devices = node.json(f'millrace pool iostat {POOL} --run-dir /run/millrace/reader')['devices']
+        return {device['id']: device['read_bytes'] for device in devices if device['id'] > 2}
+
+    def grown():
+        return [number for number, count in read_bytes().items() if count - before[number] >= 2 * SET_BYTES // 4]
+
+    before = read_bytes()
+    return wait_until(grown, 120, 'data are read', interval=2)[0]
+
+
 @contextlib.contextmanager
 def hanging(node, number):
     """In this, drive NUMBER hangs at NODE, and Linux does not give it up: else it resets the drive after a minute, which stops all of QEMU
@@ -306,16 +340,19 @@ def hanging(node, number):
 
 @pytest.mark.long
 def test_a_drive_that_hangs(cluster, work):
-    """At the node that serves: what its reader serves goes on, and it is moved away from there without anybody being fenced. Nobody knows
+    """At the node that serves: what its reader serves goes on, rebuilt from others, and it is moved away from there without anybody being fenced. Nobody knows
     what of its writes comes later, until that node has the pool again."""
     owner = cluster.owner()
     boots = {node: boot_of(node) for node in cluster.nodes}
     work.read_at(owner)
-    with hanging(owner, 5):
+    drive = read_drive(cluster, owner)
+    late = cluster.late_reads(owner, drive)
+    with hanging(owner, drive):
         with work.cut_off():
             move(cluster, work)
         assert cluster.owner() is cluster.other(owner) and may_write(cluster) == 1
         work.check()
+        assert cluster.late_reads(owner, drive) > late
         assert boots == {node: boot_of(node) for node in cluster.nodes}
     assert cluster.owner().json(f'millrace pool check {POOL}')['check']['bad_blocks'] == 0
     move(cluster, work)
@@ -496,8 +533,10 @@ def test_a_node_is_gone_for_good(cluster, work):
     wait_until(lambda: cluster.states()[gone.name] == 'offline', 300, 'it is fenced', interval=2)
     cluster.wait_for_owner(left)
     left.run(f'millrace cluster remove {gone.name} --json', rc=4)
+    assert may_write(cluster) == 1
     left.run(f'millrace cluster remove {gone.name} --yes', timeout=300)
     assert cluster.states() == {left.name: 'online'}
+    wait_until(lambda: may_write(cluster) == 0, 400, 'what was kept for it is given back', interval=5)
     work.more(20)
     gone.start()
     wait_until(lambda: 'has no quorum' in gone.attempt('millrace cluster leave --json').stdout, 300, 'it does not know yet')

@@ -55,8 +55,11 @@ def test_a_node_is_a_domain(cluster):
         assert times.splitlines() == ['5 5 2 off'] * 4
     assert sorted(device['domain'] for device in cluster.devices()) == ['n1', 'n1', 'n2', 'n2', 'n3', 'n3']
     assert cluster.owner().json(f'millrace pool status {POOL}')['pool']['domain_may_die']
-    assert "another node's" in cluster.nodes[0].run(
-        f"millrace cluster export {cluster.drives(cluster.nodes[0])['n2'][0][0]} --json", rc=4)
+    node = cluster.nodes[0]
+    assert "another node's" in node.run(f"millrace cluster export {cluster.drives(node)['n2'][0][0]} --json", rc=4)
+    assert 'are one drive' in node.run(f'millrace cluster export {node.drives[0].path} $(realpath {node.drives[0].path}) --json', rc=2)
+    node.run(f'millrace cluster export $(realpath {node.drives[0].path})')  # which it has
+    assert len(cluster.drives(node)['n1']) == 2
 
 
 def test_nobody_else_is_let_in(cluster):
