@@ -582,7 +582,7 @@ def test_a_node_that_is_not_seen_is_not_let_in(cluster):
 def what_pcs_does(cluster):
     """The lines of docs/high-availability.md, for this cluster."""
     with open(os.path.join(ROOT, 'docs', 'high-availability.md')) as file:
-        lines = re.search(r'by hand, with\s+`pcs`:\n\n((?:    .*\n)+)', file.read())[1]
+        lines = re.search(r'by hand, with\s+`pcs`[^:]*:\n\n((?:    .*\n)+)', file.read())[1]
     for number, node in enumerate(cluster.nodes, 1):
         lines = lines.replace(f'node{number}', node.name).replace(f'=192.0.2.1{number}', f'={cluster.address_of(node)}')
     return lines.replace('priority-fencing-delay=5s', f'priority-fencing-delay={WATCHDOG}s')
@@ -591,10 +591,10 @@ def what_pcs_does(cluster):
 @pytest.mark.long
 def test_a_service_that_pcs_has_made(cluster, work):
     """Clients wait while there is none, and it is as one of `service create`."""
-    node = cluster.nodes[0]
+    node, script = cluster.nodes[0], what_pcs_does(cluster)
     with work.cut_off():
         node.run(f'millrace service remove {SERVICE} --yes', timeout=300)
-        node.run(f'cd /tmp && set -e\n{what_pcs_does(cluster)}', timeout=300)
+        node.run(f'cd /tmp && set -e\n{script}', timeout=300)
     told = cluster.wait_until_served().json('millrace service list')['services']
     assert [(service['pool'], service['address']) for service in told] == [(POOL, cluster.address)]
     for each in cluster.nodes:
