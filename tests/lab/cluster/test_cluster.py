@@ -594,7 +594,7 @@ def test_a_service_that_pcs_has_made(cluster, work):
     node, script = cluster.nodes[0], what_pcs_does(cluster)
     with work.cut_off():
         node.run(f'millrace service remove {SERVICE} --yes', timeout=300)
-        node.run(f'cd /tmp && set -e\n{script}', timeout=300)
+        node.run(f'cd /tmp && set -e\n{script}', timeout=ACT_TIMEOUT)
     told = cluster.wait_until_served().json('millrace service list')['services']
     assert [(service['pool'], service['address']) for service in told] == [(POOL, cluster.address)]
     for each in cluster.nodes:
