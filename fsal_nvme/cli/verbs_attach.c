@@ -60,16 +60,15 @@ static int check_boot(const json_t *list, size_t i, struct error *error)
 	return rc ? rc : refuse_namesake(list, i, host, boot, error);
 }
 
-/* One that runs is not gone. */
-static int check_gone(struct verb_call *call, const char *host, struct error *error)
+/* One that runs is not gone. Boots have been checked. */
+static int check_gone(const json_t *boots, const char *host, struct error *error)
 {
-	const json_t *list = json_object_get(call->args, "rebooted");
 	char other[HOST_MAX + 1];
 	uint8_t boot[16];
 	int rc = 0;
 
-	for (size_t i = 0; !rc && i < json_array_size(list); i++) {
-		rc = split_boot(json_string_value(json_array_get(list, i)), other, boot, error);
+	for (size_t i = 0; !rc && i < json_array_size(boots); i++) {
+		rc = split_boot(json_string_value(json_array_get(boots, i)), other, boot, error);
 		if (!rc && !strcmp(host, other))
 			rc = error_set(error, -EINVAL, host,
 				"it cannot be gone for good and have booted, too");
@@ -77,26 +76,11 @@ static int check_gone(struct verb_call *call, const char *host, struct error *er
 	return rc;
 }
 
-static int let_gone_go(struct verb_call *call, struct error *error)
-{
-	const json_t *list = json_object_get(call->args, "gone"), *each;
-	size_t i;
-	int rc = 0;
-
-	json_array_foreach(list, i, each)
-	{
-		if (!rc)
-			rc = check_gone(call, json_string_value(each), error);
-		if (!rc)
-			rc = pool_host_gone(call->pool, json_string_value(each), error);
-	}
-	return rc;
-}
-
-/* All boots are checked before the first is used. */
+/* All of them are checked before the first is used. */
 static int let_go(struct verb_call *call, struct error *error)
 {
 	const json_t *list = json_object_get(call->args, "rebooted"), *each;
+	const json_t *gone = json_object_get(call->args, "gone");
 	char host[HOST_MAX + 1];
 	uint8_t boot[16];
 	int rc = 0;
@@ -104,6 +88,8 @@ static int let_go(struct verb_call *call, struct error *error)
 
 	for (i = 0; !rc && i < json_array_size(list); i++)
 		rc = check_boot(list, i, error);
+	for (i = 0; !rc && i < json_array_size(gone); i++)
+		rc = check_gone(list, json_string_value(json_array_get(gone, i)), error);
 	json_array_foreach(list, i, each)
 	{
 		if (!rc)
@@ -111,7 +97,12 @@ static int let_go(struct verb_call *call, struct error *error)
 		if (!rc)
 			rc = pool_rebooted(call->pool, host, boot, error);
 	}
-	return rc ? rc : let_gone_go(call, error);
+	json_array_foreach(gone, i, each)
+	{
+		if (!rc)
+			rc = pool_host_gone(call->pool, json_string_value(each), error);
+	}
+	return rc;
 }
 
 /* --- attach ------------------------------------------------------------------------------ */

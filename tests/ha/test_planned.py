@@ -10,6 +10,8 @@ import signal
 import socket
 import time
 
+import pytest
+
 from cluster import PORT, USAGE
 from harness.appender import told  # noqa: F401 (a fixture)
 from harness.host import wait_until
@@ -81,27 +83,18 @@ def test_a_node_is_drained_and_resumed(cluster, writer, told):
     assert cluster.fenced == []
 
 
-def test_a_node_that_cannot_be_drained(cluster, writer, told):
-    """The other one cannot serve, and so it goes on."""
+@pytest.mark.parametrize('words', [('node', 'drain'), ('cluster', 'leave')])
+def test_a_node_stays_whose_service_nobody_takes_over(cluster, writer, told, words):
+    """It serves on, is not drained, and is a member."""
     node = cluster.owner()
     with cluster.other(node).taken(PORT):
-        done = node.attempt('millrace', 'node', 'drain', '--json')
+        done = node.attempt('millrace', *words, '--json')
         assert done.returncode == 1 and 'tank is served by no node' in done.stdout
         assert cluster.wait_until_served() is node
         assert [each for each in node.ask('cluster', 'status')['nodes'] if each['failed']] == \
             [{'name': cluster.other(node).name, 'state': 'online', 'failed': ['tank-server']}]
     wait_until(lambda: serves_again(cluster, node), 60, 'it is not drained')
-    told(writer.check())
-
-
-def test_a_node_stays_whose_service_nobody_takes_over(cluster, writer, told):
-    """It does not leave the cluster, and serves on."""
-    node = cluster.owner()
-    with cluster.other(node).taken(PORT):
-        done = node.attempt('millrace', 'cluster', 'leave', '--json')
-        assert done.returncode == 1 and 'tank is served by no node' in done.stdout
-        assert cluster.wait_until_served() is node
-    assert serves_again(cluster, node) and node.run('cat', '/etc/corosync/corosync.conf').count('nodeid') == 2
+    assert node.run('cat', '/etc/corosync/corosync.conf').count('nodeid') == 2
     assert node.attempt('cibadmin', '--query', '--xpath', "//cluster_property_set[@id='millrace-change']").returncode
     told(writer.check())
 

@@ -340,8 +340,8 @@ def hanging(node, number):
 
 @pytest.mark.long
 def test_a_drive_that_hangs(cluster, work):
-    """At the node that serves: what its reader serves goes on, rebuilt from others, and it is moved away from there without anybody being fenced. Nobody knows
-    what of its writes comes later, until that node has the pool again."""
+    """At the node that serves: what its reader serves goes on, rebuilt from others, and it is moved away from there without anybody
+    being fenced. Nobody knows what of its writes comes later, until that node has the pool again."""
     owner = cluster.owner()
     boots = {node: boot_of(node) for node in cluster.nodes}
     work.read_at(owner)
