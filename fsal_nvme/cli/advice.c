@@ -185,26 +185,42 @@ static void next_of_losses(struct advice *a)
 			a->missing ? ", and attach what is missing" : "", a->pool);
 }
 
+/* Segments have no more chunks there than parity makes up for, however many devices it has. */
+static bool one_domain_is_away(const struct pool_status *s)
+{
+	const char *domain = NULL;
+
+	for (unsigned i = 0; i < s->device_count; i++) {
+		if (s->devices[i].state == DEVICE_ACTIVE)
+			continue;
+		if (domain && strcmp(domain, s->devices[i].domain))
+			return false;
+		domain = s->devices[i].domain;
+	}
+	return domain && !s->segments_uneven;
+}
+
 static void advise_losses(struct advice *a)
 {
 	const struct pool_status *s = a->status;
-	unsigned usable = s->device_count - a->away, parity = s->summary.parity;
-	unsigned width = s->summary.data + parity;
+	unsigned parity = s->summary.parity;
 	char risk[80];
 
 	if (!a->away)
 		return;
-	if (a->away > parity)
+	if (a->away > parity && !one_domain_is_away(s))
 		snprintf(
 			risk, sizeof(risk), "more than the %u of parity: data may be lost", parity);
-	else if (a->away == parity)
+	else if (a->away >= parity)
 		snprintf(risk, sizeof(risk), "one more would lose data");
 	else
 		snprintf(risk, sizeof(risk), "%u more may be lost", parity - a->away);
 	what(a, "%u of %u devices are gone, %s; %llu of %llu segments lack chunks%s", a->away,
 		s->device_count, risk, (unsigned long long)s->segments_degraded,
 		(unsigned long long)s->segments,
-		usable < width ? ", and new ones have fewer data chunks, and hold less" : "");
+		s->new_data && s->new_data < s->summary.data
+			? ", and new ones have fewer data chunks, and hold less"
+			: "");
 	next_of_losses(a);
 }
 
@@ -234,13 +250,13 @@ static bool domains_were_named(const struct pool_status *s)
 	return false;
 }
 
-/* Were written to what was left, and stay there. */
+/* Written where there was room, or by a version that made them as wide whatever was away. */
 static void advise_uneven(struct advice *a)
 {
 	what(a,
-		"the loss of a whole domain would lose data: %llu segments were written while one "
-		"was away, or nearly full, and have more chunks in another than parity makes up "
-		"for",
+		"the loss of a whole domain would lose data: %llu segments were written while "
+		"devices were away, or nearly full, and have more chunks in one domain than parity "
+		"makes up for",
 		(unsigned long long)a->status->segments_uneven);
 	next(a, "copy files that were written then, and delete the old ones, if a domain must be "
 		"able to fail");

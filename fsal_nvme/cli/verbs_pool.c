@@ -74,6 +74,7 @@ static void put_space(json_t *pool, const struct pool_status *s)
 	put_integer(pool, "segments", s->segments);
 	put_integer(pool, "segments_open", s->segments_open);
 	put_integer(pool, "segments_degraded", s->segments_degraded);
+	put_integer(pool, "segments_uneven", s->segments_uneven);
 	put_integer(pool, "journal_size", s->journal_size);
 	put_integer(pool, "journal_used", s->journal_used);
 	put_integer(pool, "cache_size", s->cache_size);

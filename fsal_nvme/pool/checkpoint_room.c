@@ -121,16 +121,16 @@ struct outlook {
 
 static bool look_ahead(struct pool *pool, struct outlook *outlook)
 {
-	unsigned usable = members_usable(pool), all = pool->k + pool->m;
-	unsigned most = losses_most(pool);
+	unsigned usable = members_usable_count(pool), most = losses_most(pool);
 	unsigned left = usable > most + pool->m ? usable - most : pool->m + 1;
-	unsigned width = usable < all ? usable : all, then = left < all ? left : all;
+	unsigned width = place_width(pool, members_usable(pool));
+	unsigned then = place_width_left(pool, members_usable(pool), left);
 
 	if (usable <= pool->m)
 		return false;
 	*outlook = (struct outlook){
 		.width = then,
-		.size = (uint64_t)(then - pool->m) * pool->header.cell * pool->header.slot_rows,
+		.size = segment_capacity(pool, then - pool->m),
 		.now = (uint64_t)usable * then,
 		.then = (uint64_t)left * width,
 	};

@@ -53,13 +53,29 @@ void members_run(struct pool *pool, struct io *ios, unsigned count)
 	event_wait(&fan.all_done);
 }
 
-unsigned members_usable(const struct pool *pool)
+uint64_t members_usable(const struct pool *pool)
 {
-	unsigned count = 0;
+	uint64_t usable = 0;
 
 	for (unsigned i = 0; i < pool->device_count; i++)
-		count += member_usable(&pool->devices[i]);
-	return count;
+		if (member_usable(&pool->devices[i]))
+			usable |= UINT64_C(1) << i;
+	return usable;
+}
+
+uint64_t members_failing(const struct pool *pool)
+{
+	uint64_t failing = 0;
+
+	for (unsigned i = 0; i < pool->device_count; i++)
+		if (member_usable(&pool->devices[i]) && atomic_load(&pool->devices[i].failing))
+			failing |= UINT64_C(1) << i;
+	return failing;
+}
+
+unsigned members_usable_count(const struct pool *pool)
+{
+	return (unsigned)__builtin_popcountll(members_usable(pool));
 }
 
 static const char *write_error(int error)
@@ -143,17 +159,6 @@ void members_find_vanished(struct pool *pool)
 	}
 }
 
-/* The usable ones, a bit each. */
-static uint64_t failing_members(struct pool *pool)
-{
-	uint64_t failing = 0;
-
-	for (unsigned i = 0; i < pool->device_count; i++)
-		if (member_usable(&pool->devices[i]) && atomic_load(&pool->devices[i].failing))
-			failing |= UINT64_C(1) << i;
-	return failing;
-}
-
 static unsigned how_many(uint64_t members)
 {
 	return (unsigned)__builtin_popcountll(members);
@@ -167,7 +172,7 @@ static int may_lose(struct pool *pool, uint64_t failing, uint64_t dropped)
 	if (!losses_allowed(pool, members_active(pool) | dropped, failing | dropped)) {
 		rc = -EIO;
 		pool_fail(pool, rc, "more devices than parity failed at once");
-	} else if (members_usable(pool) - how_many(failing) < pool->m + 1) {
+	} else if (members_usable_count(pool) - how_many(failing) < pool->m + 1) {
 		rc = -EROFS;
 		pool_fail(pool, rc, "fewer than parity + 1 devices are left");
 	}
@@ -211,7 +216,7 @@ static int record_lost(struct pool *pool, uint64_t dropped, uint64_t *lost)
 		if (written == -ESHUTDOWN)
 			return written;
 		members_find_vanished(pool);
-		failing = failing_members(pool);
+		failing = members_failing(pool);
 		rc = may_lose(pool, failing, dropped);
 		if (!rc)
 			rc = written;
@@ -289,7 +294,7 @@ int pool_drop_failing(struct pool *pool)
 		return rc;
 	pthread_mutex_lock(&pool->drop_lock);
 	rc = atomic_load(&pool->failure);
-	while (!rc && failing_members(pool)) {
+	while (!rc && members_failing(pool)) {
 		rc = record_lost(pool, dropped, &lost);
 		if (rc)
 			break;

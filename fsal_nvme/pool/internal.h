@@ -435,6 +435,8 @@ void checkpoint_expect(struct pool *pool);
 uint64_t checkpoint_delta_room(struct pool *pool, struct env *env);
 /* Of file data that a new segment takes, with the devices that are in use now. (space.c) */
 uint64_t pool_segment_bytes(struct pool *pool);
+/* Its chunks that are not parity; 0: there can be none. */
+unsigned pool_new_data(struct pool *pool);
 /* ... and that one with so many data chunks takes. */
 uint64_t segment_capacity(const struct pool *pool, unsigned data);
 void pool_use(struct pool *pool, struct pool_use *use);
@@ -527,7 +529,10 @@ int beat_still_ours(struct pool *pool);
 
 /* Requests to several members at once, waited for; results in ios[i].result. */
 void members_run(struct pool *pool, struct io *ios, unsigned count);
-unsigned members_usable(const struct pool *pool);
+/* A bit each: those that are written to, and those of them that are about to be dropped. */
+uint64_t members_usable(const struct pool *pool);
+uint64_t members_failing(const struct pool *pool);
+unsigned members_usable_count(const struct pool *pool);
 
 /* --- slots that readers may still look at (rest.c) -------------------------------------------- */
 
@@ -554,6 +559,11 @@ void rest_destroy(struct pool *pool);
 
 /* --- placement (place.c) ------------------------------------------------------------------ */
 
+/* How many chunks a segment has that is new when these members are usable; parity or fewer, and
+ * there is none. */
+unsigned place_width(const struct pool *pool, uint64_t members);
+/* The fewest that it may be once a loss that is allowed has left so many of these. */
+unsigned place_width_left(const struct pool *pool, uint64_t members, unsigned left);
 /* Chooses devices and slots for a new segment and takes them: fills data, parity, chunks.
  * -ENOSPC: no parity + 1 devices with a free slot. The segment is nobody's, until place_owned(). */
 int place_segment(struct pool *pool, struct segment_row *row);

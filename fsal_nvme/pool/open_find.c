@@ -255,7 +255,7 @@ static int become_read_only(struct opening *o, const char *why)
 static int check_writable(struct opening *o)
 {
 	struct pool *pool = o->pool;
-	unsigned usable = members_usable(pool);
+	unsigned usable = members_usable_count(pool);
 	char why[100];
 
 	if (pool->read_only)

@@ -5,10 +5,50 @@
  * Each chunk goes to a device of its own, the ones with the most free slots first, so that devices
  * fill evenly and a dead one is rebuilt from and to all others. At most m chunks go to one domain
  * when there are enough domains for that; else they are spread as evenly as can be. With fewer
- * devices than k + m the segment gets fewer data chunks, never fewer parity chunks. Slots that rest
- * (rest.c) come last.
+ * devices than k + m the segment gets fewer data chunks, never fewer parity chunks; and while a
+ * domain is away of a pool that can lose one, as many as the others take with no more than m each:
+ * when it is back, another one may go. Slots that rest (rest.c) come last.
  */
 #include "pool/internal.h"
+#include "pool/read.h"
+
+/* Chunks that these members take with at most m in one domain. */
+static unsigned spread_width(const struct pool *pool, uint64_t members)
+{
+	unsigned here[POOL_DEVICES_MAX] = {0}, width = 0;
+
+	for (; members; members &= members - 1)
+		width += here[pool->devices[__builtin_ctzll(members)].domain]++ < pool->m;
+	return width;
+}
+
+static bool can_spread(const struct pool *pool)
+{
+	return spread_width(pool, low_bits(pool->device_count)) >= pool->k + pool->m;
+}
+
+static unsigned least(unsigned a, unsigned b)
+{
+	return a < b ? a : b;
+}
+
+unsigned place_width(const struct pool *pool, uint64_t members)
+{
+	unsigned width = least((unsigned)__builtin_popcountll(members), pool->k + pool->m);
+	unsigned spread = spread_width(pool, members);
+
+	return can_spread(pool) && spread > pool->m ? least(width, spread) : width;
+}
+
+/* A loss, of m devices or a domain, takes m chunks at most from what they spread. */
+unsigned place_width_left(const struct pool *pool, uint64_t members, unsigned left)
+{
+	unsigned width = least(left, pool->k + pool->m), spread = spread_width(pool, members);
+
+	if (!can_spread(pool))
+		return width;
+	return least(width, spread > 2 * pool->m ? spread - pool->m : pool->m + 1);
+}
 
 struct candidate {
 	unsigned device;
@@ -140,10 +180,10 @@ static uint32_t take_slot(struct member *member)
 }
 
 /* Where a segment can be as wide, and its domains as many, without slots that rest. */
-static unsigned choose_candidates(struct pool *pool, struct candidate *list)
+static unsigned choose_candidates(struct pool *pool, struct candidate *list, unsigned width)
 {
 	struct candidate rested[POOL_DEVICES_MAX];
-	unsigned width = pool->k + pool->m, all = candidates(pool, list, true);
+	unsigned all = candidates(pool, list, true);
 	unsigned count = candidates(pool, rested, false);
 
 	if (count < (width < all ? width : all) ||
@@ -156,7 +196,8 @@ static unsigned choose_candidates(struct pool *pool, struct candidate *list)
 static int place_locked(struct pool *pool, struct segment_row *row)
 {
 	struct candidate list[POOL_DEVICES_MAX];
-	unsigned count = choose_candidates(pool, list), width = pool->k + pool->m, needed;
+	unsigned width = place_width(pool, members_usable(pool) & ~members_failing(pool)), needed;
+	unsigned count = choose_candidates(pool, list, width);
 
 	if (count < pool->m + 1)
 		return -ENOSPC;
@@ -242,7 +283,7 @@ int place_take(struct pool *pool, const struct segment_row *row)
 /* The greatest n for which n segments, one slot a device each, find width * n slots. */
 static uint64_t capacity(const struct pool *pool, const struct candidate *list, unsigned count)
 {
-	unsigned width = pool->k + pool->m;
+	unsigned width = place_width(pool, members_usable(pool));
 	uint64_t low = 0, high = 0;
 
 	if (count < pool->m + 1)

@@ -199,6 +199,7 @@ struct pool_status {
 	uint64_t lsn, durable_lsn;
 	struct pool_use use;
 	uint64_t usable, used, live, reserve, kept; /* bytes of data, without parity */
+	unsigned new_data; /* chunks of a new segment, without parity; 0: there would be none */
 	uint64_t segments, segments_open, segments_degraded;
 	uint64_t segments_uneven; /* that have more chunks in one domain than parity */
 	uint64_t journal_size, journal_used;

@@ -20,18 +20,16 @@ uint64_t segment_capacity(const struct pool *pool, unsigned data)
 	return data * chunk_bytes(pool);
 }
 
-static unsigned data_width(struct pool *pool)
+unsigned pool_new_data(struct pool *pool)
 {
-	unsigned usable = members_usable(pool);
+	unsigned width = place_width(pool, members_usable(pool));
 
-	if (usable <= pool->m)
-		return 0;
-	return usable - pool->m < pool->k ? usable - pool->m : pool->k;
+	return width > pool->m ? width - pool->m : 0;
 }
 
 uint64_t pool_segment_bytes(struct pool *pool)
 {
-	return segment_capacity(pool, data_width(pool));
+	return segment_capacity(pool, pool_new_data(pool));
 }
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -114,7 +112,7 @@ static uint64_t member_bytes(const struct pool *pool, const struct member *membe
 
 void pool_use(struct pool *pool, struct pool_use *use)
 {
-	uint64_t width = data_width(pool) + pool->m, raw = 0, slots = 0, left, mine, kept;
+	uint64_t width = pool_new_data(pool) + pool->m, raw = 0, slots = 0, left, mine, kept;
 	struct place_left segments;
 	struct tally tally = {0};
 

@@ -137,6 +137,7 @@ void pool_status(struct pool *pool, struct pool_status *status)
 	}
 	each_row(pool, count_segment, status);
 	pool_use(pool, &status->use);
+	status->new_data = pool_new_data(pool);
 	status->usable = status->used + place_capacity(pool) * pool_segment_bytes(pool);
 	status->reserve = segment_reserve(pool) * pool_segment_bytes(pool);
 	status->kept = kept_segments(pool) * pool_segment_bytes(pool);

@@ -24,6 +24,7 @@ static int sound(void **state)
 	strcpy(status.summary.name, "tank");
 	status.summary.data = 4;
 	status.summary.parity = 2;
+	status.new_data = 4;
 	status.device_count = 8;
 	for (unsigned i = 0; i < 8; i++) {
 		status.devices[i].id = i;
@@ -121,9 +122,24 @@ static void fewer_than_a_segment_wants(void **state)
 	sound(NULL);
 	forget(NULL);
 	status.device_count = 6;
+	status.new_data = 3;
 	status.devices[0].state = DEVICE_DROPPED;
 	advise(2);
 	says(0, "new ones have fewer data chunks", "keep the others attached");
+}
+
+static void a_domain_of_more_than_parity(void **state)
+{
+	for (unsigned i = 0; i < 3; i++) {
+		strcpy(status.devices[i].domain, "host0");
+		status.devices[i].state = DEVICE_DROPPED;
+	}
+	advise(4);
+	says(0, "3 of 8 devices are gone, one more would lose data", "`millrace pool attach tank`");
+	forget(NULL);
+	status.segments_uneven = 1;
+	advise(4);
+	says(0, "more than the 2 of parity: data may be lost", "`millrace pool attach tank`");
 }
 
 static void too_few_to_write(void **state)
@@ -156,7 +172,8 @@ static void domains(void **state)
 	status.domain_may_die = false;
 	status.segments_uneven = 5;
 	advise(1);
-	says(0, "5 segments were written while one was away", "copy files that were written then");
+	says(0, "5 segments were written while devices were away",
+		"copy files that were written then");
 	sound(NULL);
 	forget(NULL);
 	status.domain_may_die = false;
@@ -234,6 +251,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(a_dropped_device, sound, forget),
 		cmocka_unit_test_setup_teardown(one_that_is_not_whole, sound, forget),
 		cmocka_unit_test_setup_teardown(fewer_than_a_segment_wants, sound, forget),
+		cmocka_unit_test_setup_teardown(a_domain_of_more_than_parity, sound, forget),
 		cmocka_unit_test_setup_teardown(too_few_to_write, sound, forget),
 		cmocka_unit_test_setup_teardown(errors_and_repairs, sound, forget),
 		cmocka_unit_test_setup_teardown(domains, sound, forget),
