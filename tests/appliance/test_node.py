@@ -100,6 +100,9 @@ def test_elsewhere_nothing_is_updated(place):
 OTHER = {'name': 'n2', 'state': 'online', 'failed': []}
 
 
+SERVICES = [{'name': 'models', 'pool': 'tank', 'node': 'n2', 'not_whole': 0}]
+
+
 @pytest.mark.parametrize('cluster, other, said', [
     ({}, {'state': 'offline'}, 'n2 is offline'),
     ({}, {'state': 'starting'}, 'n2 is starting'),
@@ -110,13 +113,32 @@ OTHER = {'name': 'n2', 'state': 'online', 'failed': []}
     ({}, {}, 'not an update file'),  # it is asked for what it is given
 ])
 def test_an_update_that_would_leave_nobody_to_serve(place, monkeypatch, cluster, other, said):
+    update_in_cluster(place, monkeypatch, {'cluster': cluster, 'other': other}, said)
+
+
+@pytest.mark.parametrize('service, pool, said', [
+    ({'not_whole': 1}, '{"pool": {"segments_uneven": 0}}', 'others of the pool of models are not whole'),
+    ({}, '{"pool": {"segments_uneven": 1}}', "files of pool tank need more of one node's"),
+    ({}, '', 'is not known: see millrace pool status tank'),
+    ({}, '{"pool": {"segments_uneven": 0}}', 'not an update file'),
+])
+def test_an_update_whose_boot_takes_drives_along(place, monkeypatch, service, pool, said):
+    drives = place / 'etc/millrace/drives'
+    drives.parent.mkdir(parents=True, exist_ok=True)
+    drives.write_text('one\n')
+    update_in_cluster(place, monkeypatch, {'services': [{**SERVICES[0], **service}], 'pool': pool}, said)
+
+
+def update_in_cluster(place, monkeypatch, told, said):
     (place / 'proc/cmdline').write_text('root=/dev/sda1 millrace.slot=a\n')
     for name, text in (('usr/lib/millrace/layout', ''), ('etc/millrace/cluster', ''), ('nothing', '')):
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text(text)
-    told = {'cluster': {'quorum': True, 'fencing': True, **cluster},
-            'nodes': [{'name': os.uname().nodename, 'state': 'online', 'failed': ['tank-server']}, {**OTHER, **other}]}
-    (place / 'millrace').write_text(f"#!/bin/sh\ncat <<'END'\n{json.dumps(told)}\nEND\n")
+    status = {'cluster': {'quorum': True, 'fencing': True, **told.get('cluster', {})}, 'services': told.get('services', SERVICES),
+              'nodes': [{'name': os.uname().nodename, 'state': 'online', 'failed': ['tank-server']}, {**OTHER, **told.get('other', {})}]}
+    (place / 'status').write_text(json.dumps(status))
+    (place / 'pool').write_text(told.get('pool', ''))
+    (place / 'millrace').write_text(f'#!/bin/sh\n[ "$1" = cluster ] && cat {place}/status || {{ cat {place}/pool; [ -s {place}/pool ]; }}\n')
     (place / 'millrace').chmod(0o755)
     monkeypatch.setenv('PATH', f'{place}:{os.environ["PATH"]}')
     done = program(place, 'node', 'update', place / 'nothing', 'newer', 'now')

@@ -18,6 +18,7 @@ PLAIN = 3  # more, that are not shared
 PORT = 4420
 BUILT = '/millrace/build'
 SUBSYSTEM = 'nqn.2014-08.org.nvmexpress:uuid:00000000-0000-4000-8000-000000000001'
+PORTS = '/sys/kernel/config/nvmet/ports'
 MEMBERS = ('n1', 'n2')
 
 # $1 drives of $2 MiB each, at the address $3.
@@ -75,6 +76,13 @@ class Target(Guest):
     def share_drives(self, count=DRIVES, mib=DRIVE_MIB, address='127.0.0.1'):
         """To whoever connects; they are kept in memory."""
         self.run(['sh', '-c', SERVE, 'serve', str(count), str(mib), address], timeout=120)
+
+    def hide_drives(self):
+        """Nobody reaches them; they are what they were."""
+        self.run(f'rm {PORTS}/1/subsystems/{SUBSYSTEM}')
+
+    def show_drives(self):
+        self.run(f'ln -s {PORTS}/../subsystems/{SUBSYSTEM} {PORTS}/1/subsystems/')
 
     def prepare_hosts(self):
         """What all hosts have of the cluster."""

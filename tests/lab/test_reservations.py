@@ -2,6 +2,7 @@
 """NVMe reservations, on drives of the kernel's target that have them: two hosts are registered, a third is not, and one
 that is shut out writes nothing any more, its pool's server least of all."""
 
+import json
 import os
 
 import pytest
@@ -103,6 +104,22 @@ def test_a_drive_that_was_not_there_when_it_booted(members):
     assert n1.can_write(0)
 
 
+def test_a_node_that_saw_no_drive_when_it_booted(members):
+    n1, n2 = members
+    n2.reservations('fence n1')
+    n1.boot()
+    n1.run(f'rm {" ".join(n1.drives)}')
+    n1.reservations(f'take {POOL}')
+    n1.find_drives()
+    n1.reservations('check')
+    assert not n1.can_write(0)  # it knows of none
+    n1.reservations(f'take {POOL}')
+    assert all(n1.can_write(number) for number in range(DRIVES))
+    n2.reservations('fence n1')
+    n1.reservations(f'take {POOL}')  # it has seen them by now
+    assert not n1.can_write(0)
+
+
 def test_drives_that_have_forgotten(target, members):
     """Nobody is refused until both have noticed."""
     n1, n2 = members
@@ -134,3 +151,15 @@ def test_who_leaves_is_registered_nowhere(members):
     n1.reservations('give-back')
     assert n1.report(0) == (UNRESERVED, set())
     n1.reservations('fence n2', rc=1)  # nothing is known here any more
+
+
+def test_drives_that_a_cluster_had_which_is_no_more(hosts, members):
+    """They are free for another one that is to fence by them."""
+    stranger = hosts[2]
+    assert not stranger.can_write(0)
+    areas = json.loads(stranger.run('millrace pool import --json'))['pools'][0]['fencing']
+    stranger.run(f'echo {areas[0]["device"]} >/etc/millrace/fencing')
+    stranger.reservations('clear')
+    assert all(stranger.report(number) == (UNRESERVED, set()) for number in range(DRIVES))
+    assert all(host.can_write(number) for host in hosts for number in range(DRIVES))
+    stranger.reservations('clear')  # nothing to do

@@ -69,6 +69,27 @@ def test_the_root_file_system_is_not_written(alpha):
     assert ' ro,' in alpha.run("findmnt -no OPTIONS / | sed 's/^/ /'")
 
 
+RENUMBER = r"""find /etc /var -xdev -printf '%U %G %p\n' | while read -r user group path; do
+    is=$user:$group
+    for each in user group; do
+        [ ${!each} -lt 100 ] || [ ${!each} = 65534 ] || declare $each=$((${!each} + 4000))
+    done
+    [ $is = $user:$group ] || chown --no-dereference $user:$group "$path"
+done"""
+
+
+def test_what_users_have_is_theirs_when_they_are_numbered_anew(alpha):
+    """As by an image with other packages: what that does to files is done to them here, and what its boot does."""
+    owners = "find /etc /var -xdev ! -user root -printf '%u:%g %m %p\n' -o ! -group root -printf '%u:%g %m %p\n' | sort"
+    before = alpha.run(owners)
+    for path in ('/var/lib/pacemaker/cib', '/var/lib/chrony', '/etc/chrony/chrony.keys'):
+        assert f' {path}\n' in before
+    alpha.run(RENUMBER)
+    assert ' /var/lib/pacemaker/cib\n' in alpha.run("find /var -xdev -nouser -nogroup -printf '%U %p\n'")
+    alpha.run('systemd-tmpfiles --create')
+    assert alpha.run(owners) == before
+
+
 def test_drives_with_foreign_data_are_not_touched(alpha, foreign):
     assert not alpha.run('cat /proc/mdstat 2>/dev/null | grep ^md || true; swapon --show --noheadings')
     assert alpha.run("lsblk -nro TYPE | sort -u").split() == ['disk', 'part']

@@ -240,15 +240,16 @@ class Cluster:
 
 
 class OwnDrives(Cluster):
-    """Three nodes with two drives each, which they see of each other over NVMe-oF."""
+    """Three nodes with more drives each than parity, which they see of each other over NVMe-oF."""
     COUNT = 3
+    EACH = 3
 
     def __init__(self, lab, public_key, transport, **options):
         super().__init__(lab, public_key, **options)
         self.transport = transport
 
     def _drives(self):
-        return 2
+        return self.EACH
 
     def _own_words(self, node):
         return ' '.join(f'--drive {drive.path}' for drive in node.drives)
@@ -275,7 +276,7 @@ class OwnDrives(Cluster):
 
     def _are_all(self, node, seen):
         """Whether NODE has SEEN all drives, the others' over both networks."""
-        return (sorted(len(of) for of in seen.values()) == [2] * self.COUNT and
+        return (sorted(len(of) for of in seen.values()) == [self.EACH] * self.COUNT and
                 all(paths == (1 if name == node.name else 2) for name, of in seen.items() for _, paths in of))
 
     def wait_for_drives(self):

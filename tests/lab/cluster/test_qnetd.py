@@ -86,6 +86,13 @@ def test_it_is_asked(cluster, arbiter):
     wait_until_asked(cluster)
 
 
+def test_a_node_that_begins_anew(cluster, arbiter):
+    node = cluster.other(cluster.owner())
+    node.run('systemctl stop pacemaker corosync', timeout=300)
+    node.run('systemctl start pacemaker', timeout=300)
+    wait_until_asked(cluster)
+
+
 def test_it_dies_and_comes_back(cluster, arbiter, work):
     """The nodes do not need it as long as they see each other."""
     arbiter.run('pkill corosync-qnetd')
@@ -120,6 +127,7 @@ def test_a_node_that_starts_alone(cluster, arbiter, work):
         node.power_off()
     alone.start()
     cluster.wait_for_owner(alone)
+    assert asked(cluster, alone) == (HOST, True)
     work.check()
     cluster.wait_until_whole()
     wait_until_asked(cluster)

@@ -2,19 +2,34 @@
 """Two nodes of the appliance that see the same drives of a third machine over NVMe-oF, which have reservations: who is
 fenced is shut out of them. Clients are at work meanwhile, as in test_cluster.py, over IPv6, and nodes have one address each."""
 
+import base64
+import itertools
 import json
+import os
+import time
 
 import pytest
 
 from cluster import CORE, POOL, Cluster
 from harness.host import wait_until
+from machine import ROOT
 from node import kernel_of
-from target import PORT, SUBSYSTEM, Target
+from target import SUBSYSTEM, Target
 
 pytestmark = pytest.mark.long
 
 ADDRESS = '198.51.100.9'
 DRIVES, DRIVE_MIB = 6, 1 << 10
+
+
+def shelf_unit():
+    with open(os.path.join(ROOT, 'docs/high-availability.md')) as page:
+        lines = page.read().partition('    # /etc/systemd/system/shelf.service')[2].splitlines()[1:]
+    unit = '\n'.join(line[4:] for line in itertools.takewhile(lambda line: not line or line.startswith('    '), lines))
+    for of_page, ours in (('192.0.2.50', ADDRESS), ('nqn.2014-08.org.nvmexpress:uuid:...', SUBSYSTEM)):
+        assert unit.count(of_page) == 1
+        unit = unit.replace(of_page, ours)
+    return unit
 
 
 class OnTarget(Cluster):
@@ -27,21 +42,10 @@ class OnTarget(Cluster):
         return 0
 
     def connect(self, node):
-        """To the drives, which have the same names at each."""
-        node.run(f'modprobe nvme-tcp && nvme connect --transport=tcp --traddr={ADDRESS} --trsvcid={PORT} --nqn={SUBSYSTEM} '
-                 '--keep-alive-tmo=5 --fast_io_fail_tmo=5 --reconnect-delay=2 --ctrl-loss-tmo=-1', timeout=120)
+        """To the drives, which have the same names at each, now and at each boot, by the unit that the page has."""
+        node.run(f'echo {base64.b64encode(shelf_unit().encode()).decode()} | base64 -d >/etc/systemd/system/shelf.service; '
+                 'systemctl enable --now shelf', timeout=120)
         wait_until(lambda: len(self.paths(node)) == DRIVES, 60, f'{node.name} sees the drives', interval=1)
-
-    def wait_until_whole(self):
-        """A node that was reset is connected again before its cluster starts."""
-        for node in self.nodes:
-            if not node.is_on():
-                node.power_off()
-                node.power_on()
-                node.wait_until_up()
-                self.connect(node)
-                node.run('systemctl restart millrace-fencing; systemctl start corosync pacemaker', timeout=300)
-        return super().wait_until_whole()
 
     def paths(self, node):
         return node.attempt('ls -d /dev/nvme?n?').stdout.split()
@@ -64,6 +68,7 @@ def machines(lab, image, key, public_key):
         cluster.connect(node)
     cluster.begin_clients()
     cluster.create_pool(cluster.paths(cluster.nodes[0]))
+    cluster.target = target
     yield cluster
     cluster.remove()
     lab.remove(target)
@@ -110,4 +115,42 @@ def test_who_stands_still_is_shut_out(cluster, work):
     work.more(20)
     owner.go_on()
     wait_until(lambda: not owner.is_on(), 300, 'it resets itself', interval=1)
+    work.check()
+
+
+def state_of(node, unit):
+    return node.attempt(f'systemctl show --value --property=ActiveState {unit}').stdout.strip()
+
+
+def test_a_node_that_is_fenced_while_it_boots(cluster, work):
+    """It is shut out of the drives as its sbd waits; and is registered on them when that starts."""
+    owner = cluster.owner()
+    other = cluster.other(owner)
+    other.power_off()
+    wait_until(lambda: cluster.states()[other.name] == 'offline', 300, 'it is fenced', interval=1)
+    other.power_on()
+    other.wait_until_up()
+    wait_until(lambda: state_of(other, 'sbd') == 'activating' and state_of(other, 'millrace-fencing') == 'active', 120,
+               'its sbd waits', interval=0.5)
+    owner.run(f'stonith_admin --fence {other.name}', timeout=120)
+    assert all(len(keys) == 1 for _, keys in cluster.reports(owner))
+    assert state_of(other, 'sbd') == 'activating'
+    cluster.wait_until_whole()
+    wait_until(lambda: all(kind == 5 and len(keys) == 2 for kind, keys in cluster.reports(owner)), 120, 'both are registered', interval=2)
+    work.check()
+
+
+def test_drives_that_come_later_than_the_nodes(cluster, work):
+    """As a shelf may, behind a power cut: they are waited for, and nobody is asked to begin."""
+    for node in cluster.nodes:
+        node.power_off()
+    cluster.target.hide_drives()
+    for node in cluster.nodes:
+        node.power_on()
+        node.wait_until_up()
+    time.sleep(90)
+    for node in cluster.nodes:
+        assert state_of(node, 'shelf') == 'activating' and state_of(node, 'pacemaker') == 'inactive'
+    cluster.target.show_drives()
+    cluster.wait_until_whole()
     work.check()
