@@ -12,8 +12,21 @@
 
 struct candidate {
 	uint64_t segment, live, capacity;
+	uint64_t room; /* bytes that its slots take as parts of segments that are new now */
 	uint32_t volume;
 };
+
+/* A segment that is narrower, or wider, wins more or less than what it takes. Slots on devices that
+ * are away win nothing. */
+static uint64_t room_of(struct pool *pool, const struct segment_row *row)
+{
+	uint64_t usable = members_usable(pool);
+	unsigned slots = 0;
+
+	for (unsigned i = 0; i < (unsigned)row->data + row->parity; i++)
+		slots += usable >> row->chunks[i].device & 1;
+	return slots * pool_segment_bytes(pool) / place_width(pool, usable);
+}
 
 /* By volume, then the smallest part that is live. */
 static int compare(const void *a, const void *b)
@@ -37,7 +50,8 @@ static bool is_candidate(struct pool *pool, struct segment *s, uint32_t volume, 
 	bool good;
 
 	pthread_mutex_lock(&s->lock);
-	*c = (struct candidate){row->id, row->live, segment_capacity(pool, row->data), row->volume};
+	*c = (struct candidate){row->id, row->live, segment_capacity(pool, row->data),
+		room_of(pool, row), row->volume};
 	good = row->purpose == PURPOSE_DATA && row->state == SEGMENT_CLOSED && row->live &&
 	       !s->spared && !atomic_load(&s->unreferred) && !written_late(pool, row) &&
 	       (!volume || volume == row->volume) &&
@@ -103,13 +117,13 @@ static int gather(struct pool *pool, uint32_t volume, unsigned percent, struct c
 
 /* What emptying some of a volume's candidates takes and gives. */
 struct sum {
-	uint64_t live, capacity, fresh; /* fresh: new segments */
+	uint64_t live, room, fresh; /* fresh: new segments */
 };
 
 static void sum_add(struct sum *sum, const struct candidate *c, uint64_t size)
 {
 	sum->live += c->live;
-	sum->capacity += c->capacity;
+	sum->room += c->room;
 	sum->fresh = (sum->live + size - 1) / size;
 }
 
@@ -117,7 +131,7 @@ static uint64_t sum_gain(const struct sum *sum, uint64_t size)
 {
 	uint64_t taken = sum->fresh * size;
 
-	return sum->capacity > taken ? sum->capacity - taken : 0;
+	return sum->room > taken ? sum->room - taken : 0;
 }
 
 static uint64_t waste_of(const struct candidate *list, unsigned count, uint64_t size)

@@ -280,25 +280,55 @@ int place_take(struct pool *pool, const struct segment_row *row)
 	return rc;
 }
 
-/* The greatest n for which n segments, one slot a device each, find width * n slots. */
+/* What these have for n segments, one slot a device each, and m a domain where it goes by domains.
+ */
+static uint64_t slots_for(const struct pool *pool, const struct candidate *list, unsigned count,
+	uint64_t n, bool spread)
+{
+	uint64_t here[POOL_DEVICES_MAX] = {0}, slots = 0;
+
+	for (unsigned i = 0; i < count; i++) {
+		uint64_t *domain = &here[pool->devices[list[i].device].domain];
+		uint64_t most = spread ? pool->m * n - *domain : n, mine = list[i].free;
+
+		if (mine > n)
+			mine = n;
+		if (mine > most)
+			mine = most;
+		*domain += mine;
+		slots += mine;
+	}
+	return slots;
+}
+
+static uint64_t members_of(const struct candidate *list, unsigned count)
+{
+	uint64_t members = 0;
+
+	for (unsigned i = 0; i < count; i++)
+		members |= UINT64_C(1) << list[i].device;
+	return members;
+}
+
+/* The greatest n for which n segments find width * n slots. */
 static uint64_t capacity(const struct pool *pool, const struct candidate *list, unsigned count)
 {
 	unsigned width = place_width(pool, members_usable(pool));
+	bool spread;
 	uint64_t low = 0, high = 0;
 
 	if (count < pool->m + 1)
 		return 0;
 	if (width > count)
 		width = count;
+	spread = can_spread(pool) && spread_width(pool, members_of(list, count)) >= width;
 	for (unsigned i = 0; i < count; i++)
 		high += list[i].free;
 	high /= width;
 	while (low < high) {
-		uint64_t middle = (low + high + 1) / 2, slots = 0;
+		uint64_t middle = (low + high + 1) / 2;
 
-		for (unsigned i = 0; i < count; i++)
-			slots += list[i].free < middle ? list[i].free : middle;
-		if (slots >= width * middle)
+		if (slots_for(pool, list, count, middle, spread) >= width * middle)
 			low = middle;
 		else
 			high = middle - 1;

@@ -135,9 +135,9 @@ class Host:
 
     def plain_drives(self):
         """Some that have no reservations."""
-        paths = [f'/dev/ram{DRIVES + number}' for number in range(PLAIN)]
-        for number, path in enumerate(paths):
-            self.run(f'mknod {path} b 1 {DRIVES + number}')
+        paths = [self.target.run(f'losetup --find --show /dev/ram{DRIVES + number}').stdout.decode().strip() for number in range(PLAIN)]
+        for path in paths:
+            self.run(f'mknod {path} b $(tr : " " </sys/class/block/{path[5:]}/dev)')
         return paths
 
     def boot(self):

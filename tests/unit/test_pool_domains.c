@@ -99,6 +99,64 @@ static void each_domain_in_turn(void **state)
 	end();
 }
 
+static uint64_t usable(void)
+{
+	struct pool_status *status = malloc(sizeof(*status));
+	uint64_t bytes;
+
+	pool_status(pool, status);
+	bytes = status->usable;
+	free(status);
+	return bytes;
+}
+
+/* As much fits as was said, which is what has two chunks in each. */
+static void domains_of_unequal_size(void **state)
+{
+	static const char *const domains[] = {"A", "A", "A", "A", "B", "B", "C", "C"};
+	uint64_t said;
+	int rc;
+
+	fixture_make_domains(&f, 8, 4, 2, DEVICE_SIZE, JOURNAL_SIZE, 12, domains);
+	begin_files(1);
+	said = usable();
+	do {
+		files = 1;
+		rc = add_file();
+	} while (!rc);
+	assert_int_equal(rc, -ENOSPC);
+	assert_int_equal(usable(), said);
+	assert_true(may_die());
+	must_have_file(0);
+	end();
+}
+
+/* Segments that are not full are worth to be emptied into others like them, and not into narrower
+ * ones, which take more slots for as much. */
+static void nothing_is_won_by_narrower_segments(void **state)
+{
+	uint64_t waste[2];
+
+	begin(3, 13);
+	for (unsigned i = 0; i < 8; i++) {
+		crash();
+		open_pool();
+		add_files(4);
+	}
+	crash();
+	open_pool();
+	assert_int_equal(pool_waste(pool, 0, &waste[0]), 0);
+	each_of(1, sim_kill_device);
+	add_file();
+	assert_int_equal(pool_maintain(pool), 0);
+	assert_int_equal(in_state(DEVICE_DROPPED), OF_DOMAIN);
+	assert_int_equal(pool_waste(pool, 0, &waste[1]), 0);
+	assert_true(waste[0] > 0);
+	assert_int_equal(waste[1], 0);
+	each_of(1, sim_revive_device);
+	end();
+}
+
 /* At each write and flush of what goes on, and what was acknowledged is there without it. */
 static void a_domain_and_the_power(void **state)
 {
@@ -329,6 +387,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(each_domain_in_turn),
+		cmocka_unit_test(domains_of_unequal_size),
+		cmocka_unit_test(nothing_is_won_by_narrower_segments),
 		cmocka_unit_test(a_domain_and_the_power),
 		cmocka_unit_test(one_more_is_too_much),
 		cmocka_unit_test(more_that_fail_in_several_domains_stop_it),
