@@ -10,22 +10,30 @@
  */
 #include "pool/remap.h"
 
+/* `room`: bytes that its slots take as parts of segments that are new now. */
 struct candidate {
-	uint64_t segment, live, capacity;
-	uint64_t room; /* bytes that its slots take as parts of segments that are new now */
+	uint64_t segment, live, room;
 	uint32_t volume;
 };
 
-/* A segment that is narrower, or wider, wins more or less than what it takes. Slots on devices that
- * are away win nothing. */
-static uint64_t room_of(struct pool *pool, const struct segment_row *row)
+/* Whom and what for; segments that are new now. */
+struct gathering {
+	struct pool *pool;
+	uint32_t volume;
+	unsigned percent;
+	uint64_t usable, size;
+	unsigned width;
+};
+
+/* One that is narrower, or wider, wins more or less than what it holds; slots on devices that are
+ * away win nothing. */
+static uint64_t room_of(const struct gathering *g, const struct segment_row *row)
 {
-	uint64_t usable = members_usable(pool);
 	unsigned slots = 0;
 
 	for (unsigned i = 0; i < (unsigned)row->data + row->parity; i++)
-		slots += usable >> row->chunks[i].device & 1;
-	return slots * pool_segment_bytes(pool) / place_width(pool, usable);
+		slots += g->usable >> row->chunks[i].device & 1;
+	return slots * g->size / g->width;
 }
 
 /* By volume, then the smallest part that is live. */
@@ -36,26 +44,24 @@ static int compare(const void *a, const void *b)
 
 	if (x->volume != y->volume)
 		return x->volume < y->volume ? -1 : 1;
-	first = (double)x->live * (double)y->capacity;
-	second = (double)y->live * (double)x->capacity;
+	first = (double)x->live * (double)y->room;
+	second = (double)y->live * (double)x->room;
 	if (first != second)
 		return first < second ? -1 : 1;
 	return x->segment < y->segment ? -1 : x->segment > y->segment;
 }
 
-static bool is_candidate(struct pool *pool, struct segment *s, uint32_t volume, unsigned percent,
-	struct candidate *c)
+static bool is_candidate(const struct gathering *g, struct segment *s, struct candidate *c)
 {
 	const struct segment_row *row = &s->row;
 	bool good;
 
 	pthread_mutex_lock(&s->lock);
-	*c = (struct candidate){row->id, row->live, segment_capacity(pool, row->data),
-		room_of(pool, row), row->volume};
+	*c = (struct candidate){row->id, row->live, room_of(g, row), row->volume};
 	good = row->purpose == PURPOSE_DATA && row->state == SEGMENT_CLOSED && row->live &&
-	       !s->spared && !atomic_load(&s->unreferred) && !written_late(pool, row) &&
-	       (!volume || volume == row->volume) &&
-	       row->live * 100 < c->capacity * (uint64_t)percent;
+	       !s->spared && !atomic_load(&s->unreferred) && !written_late(g->pool, row) &&
+	       (!g->volume || g->volume == row->volume) &&
+	       row->live * 100 < c->room * (uint64_t)g->percent;
 	pthread_mutex_unlock(&s->lock);
 	return good;
 }
@@ -99,15 +105,23 @@ static int leave_unmovable(struct pool *pool, struct candidate *list, unsigned *
 	return 0;
 }
 
-static int gather(struct pool *pool, uint32_t volume, unsigned percent, struct candidate **list,
-	unsigned *count)
+/* Nothing where no segment could be written. */
+static int gather(struct gathering *g, struct candidate **list, unsigned *count)
 {
+	struct pool *pool = g->pool;
+
+	g->usable = members_usable(pool);
+	g->width = place_width(pool, g->usable);
 	*count = 0;
+	*list = NULL;
+	if (g->width <= pool->m)
+		return 0;
+	g->size = segment_capacity(pool, g->width - pool->m);
 	pthread_rwlock_rdlock(&pool->table_lock);
 	*list = calloc(pool->segment_count + 1, sizeof(**list));
 	for (unsigned i = 0; *list && i < pool->table_size; i++)
 		for (struct segment *s = pool->table[i]; s; s = s->hash_next)
-			*count += is_candidate(pool, s, volume, percent, &(*list)[*count]);
+			*count += is_candidate(g, s, &(*list)[*count]);
 	pthread_rwlock_unlock(&pool->table_lock);
 	if (!*list)
 		return -ENOMEM;
@@ -151,15 +165,15 @@ static uint64_t waste_of(const struct candidate *list, unsigned count, uint64_t 
 
 int pool_waste(struct pool *pool, uint32_t volume, uint64_t *waste)
 {
-	uint64_t size = pool_segment_bytes(pool);
+	struct gathering g = {.pool = pool, .volume = volume, .percent = 100};
 	struct candidate *list;
 	unsigned count;
-	int rc = gather(pool, volume, 100, &list, &count);
+	int rc = gather(&g, &list, &count);
 
 	*waste = 0;
-	for (unsigned i = 0, n; !rc && size && i < count; i += n) {
+	for (unsigned i = 0, n; !rc && i < count; i += n) {
 		n = same_volume(list + i, count - i);
-		*waste += waste_of(list + i, n, size);
+		*waste += waste_of(list + i, n, g.size);
 	}
 	free(list);
 	return rc;
@@ -215,16 +229,17 @@ static int by_id(const void *a, const void *b)
 int pool_plan_compaction(
 	struct pool *pool, const struct compaction_request *request, struct compaction_plan *plan)
 {
-	uint64_t size = pool_segment_bytes(pool), room = segment_compaction_room(pool);
+	struct gathering g = {.pool = pool, .volume = request->volume, .percent = request->percent};
+	uint64_t room = segment_compaction_room(pool);
 	struct candidate *list;
 	unsigned count;
-	int rc = gather(pool, request->volume, request->percent, &list, &count);
+	int rc = gather(&g, &list, &count);
 
-	*plan = (struct compaction_plan){0};
-	for (unsigned i = 0, n; !rc && size && i < count; i += n) {
+	*plan = (struct compaction_plan){.unit = g.size};
+	for (unsigned i = 0, n; !rc && i < count; i += n) {
 		n = same_volume(list + i, count - i);
-		if (!rests(request, list[i].volume, waste_of(list + i, n, size)))
-			consider(plan, list + i, n, size, room);
+		if (!rests(request, list[i].volume, waste_of(list + i, n, g.size)))
+			consider(plan, list + i, n, g.size, room);
 	}
 	free(list);
 	qsort(plan->segments, plan->count, sizeof(*plan->segments), by_id);

@@ -82,6 +82,15 @@ static unsigned candidates(struct pool *pool, struct candidate *list, bool resti
 	return count;
 }
 
+static uint64_t members_of(const struct candidate *list, unsigned count)
+{
+	uint64_t members = 0;
+
+	for (unsigned i = 0; i < count; i++)
+		members |= UINT64_C(1) << list[i].device;
+	return members;
+}
+
 static bool same_domain(struct pool *pool, unsigned a, unsigned b)
 {
 	return !strcmp(pool->devices[a].label.domain, pool->devices[b].label.domain);
@@ -185,9 +194,11 @@ static unsigned choose_candidates(struct pool *pool, struct candidate *list, uns
 	struct candidate rested[POOL_DEVICES_MAX];
 	unsigned all = candidates(pool, list, true);
 	unsigned count = candidates(pool, rested, false);
+	unsigned spread = spread_width(pool, members_of(list, all));
 
-	if (count < (width < all ? width : all) ||
-		count_domains(pool, rested, count) < count_domains(pool, list, all))
+	if (count < least(width, all) ||
+		count_domains(pool, rested, count) < count_domains(pool, list, all) ||
+		spread_width(pool, members_of(rested, count)) < least(width, spread))
 		return all;
 	memcpy(list, rested, count * sizeof(*list));
 	return count;
@@ -301,27 +312,18 @@ static uint64_t slots_for(const struct pool *pool, const struct candidate *list,
 	return slots;
 }
 
-static uint64_t members_of(const struct candidate *list, unsigned count)
-{
-	uint64_t members = 0;
-
-	for (unsigned i = 0; i < count; i++)
-		members |= UINT64_C(1) << list[i].device;
-	return members;
-}
-
-/* The greatest n for which n segments find width * n slots. */
+/* The greatest n for which n segments find width * n slots. Of a pool that can lose a domain, as
+ * long as each of them can. */
 static uint64_t capacity(const struct pool *pool, const struct candidate *list, unsigned count)
 {
-	unsigned width = place_width(pool, members_usable(pool));
-	bool spread;
-	uint64_t low = 0, high = 0;
+	uint64_t usable = members_usable(pool), low = 0, high = 0;
+	unsigned width = place_width(pool, usable);
+	bool spread = can_spread(pool) && spread_width(pool, usable) >= width;
 
 	if (count < pool->m + 1)
 		return 0;
 	if (width > count)
 		width = count;
-	spread = can_spread(pool) && spread_width(pool, members_of(list, count)) >= width;
 	for (unsigned i = 0; i < count; i++)
 		high += list[i].free;
 	high /= width;

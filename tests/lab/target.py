@@ -23,7 +23,7 @@ MEMBERS = ('n1', 'n2')
 
 # $1 drives of $2 MiB each, at the address $3.
 SERVE = f'''set -e
-modprobe -a nvmet nvmet-tcp nvme-tcp
+modprobe -a nvmet nvmet-tcp nvme-tcp loop
 modprobe brd rd_nr=$(($1 + {PLAIN})) rd_size=$(($2 << 10))
 mount -t configfs none /sys/kernel/config
 cd /sys/kernel/config/nvmet

@@ -64,6 +64,7 @@ def test_who_is_shut_out_writes_nothing(members):
     n1.millrace(f'serve {POOL} --fenced --listen 127.0.0.1')
     n1.millrace(f'share create {POOL}/before')
     server = n1.run('pgrep ganesha.nfsd').split()[0]
+    assert 'is left as it is' in n1.reservations('take', rc=1)
     n2.reservations('fence n1')
     n2.reservations('fence n1')  # once more changes nothing
     assert all(len(n2.report(number)[1]) == 1 for number in range(DRIVES))

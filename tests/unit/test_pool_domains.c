@@ -153,7 +153,13 @@ static void nothing_is_won_by_narrower_segments(void **state)
 	assert_int_equal(pool_waste(pool, 0, &waste[1]), 0);
 	assert_true(waste[0] > 0);
 	assert_int_equal(waste[1], 0);
+	add_files(12);
+	crash();
 	each_of(1, sim_revive_device);
+	open_pool();
+	take_back(1);
+	assert_int_equal(pool_waste(pool, 0, &waste[1]), 0);
+	assert_true(waste[1] > waste[0]); /* and narrow ones into others */
 	end();
 }
 
