@@ -111,7 +111,7 @@ static int gather(struct gathering *g, struct candidate **list, unsigned *count)
 	struct pool *pool = g->pool;
 
 	g->usable = members_usable(pool);
-	g->width = place_width(pool, g->usable);
+	g->width = place_width_free(pool);
 	*count = 0;
 	*list = NULL;
 	if (g->width <= pool->m)
@@ -235,7 +235,7 @@ int pool_plan_compaction(
 	unsigned count;
 	int rc = gather(&g, &list, &count);
 
-	*plan = (struct compaction_plan){.unit = g.size};
+	*plan = (struct compaction_plan){.usable = g.usable};
 	for (unsigned i = 0, n; !rc && i < count; i += n) {
 		n = same_volume(list + i, count - i);
 		if (!rests(request, list[i].volume, waste_of(list + i, n, g.size)))

@@ -564,6 +564,8 @@ void rest_destroy(struct pool *pool);
 unsigned place_width(const struct pool *pool, uint64_t members);
 /* The fewest that it may be once a loss that is allowed has left so many of these. */
 unsigned place_width_left(const struct pool *pool, uint64_t members, unsigned left);
+/* ... and with those that have a free slot. */
+unsigned place_width_free(struct pool *pool);
 /* Chooses devices and slots for a new segment and takes them: fills data, parity, chunks.
  * -ENOSPC: no parity + 1 devices with a free slot. The segment is nobody's, until place_owned(). */
 int place_segment(struct pool *pool, struct segment_row *row);

@@ -226,6 +226,17 @@ static int place_locked(struct pool *pool, struct segment_row *row)
 	return 0;
 }
 
+unsigned place_width_free(struct pool *pool)
+{
+	struct candidate list[POOL_DEVICES_MAX];
+	unsigned count;
+
+	pthread_mutex_lock(&pool->slots_lock);
+	count = candidates(pool, list, true);
+	pthread_mutex_unlock(&pool->slots_lock);
+	return least(place_width(pool, members_usable(pool)), count);
+}
+
 int place_segment(struct pool *pool, struct segment_row *row)
 {
 	int rc;
@@ -291,34 +302,11 @@ int place_take(struct pool *pool, const struct segment_row *row)
 	return rc;
 }
 
-/* What these have for n segments, one slot a device each, and m a domain where it goes by domains.
- */
-static uint64_t slots_for(const struct pool *pool, const struct candidate *list, unsigned count,
-	uint64_t n, bool spread)
-{
-	uint64_t here[POOL_DEVICES_MAX] = {0}, slots = 0;
-
-	for (unsigned i = 0; i < count; i++) {
-		uint64_t *domain = &here[pool->devices[list[i].device].domain];
-		uint64_t most = spread ? pool->m * n - *domain : n, mine = list[i].free;
-
-		if (mine > n)
-			mine = n;
-		if (mine > most)
-			mine = most;
-		*domain += mine;
-		slots += mine;
-	}
-	return slots;
-}
-
-/* The greatest n for which n segments find width * n slots. Of a pool that can lose a domain, as
- * long as each of them can. */
+/* The greatest n for which n segments, one slot a device each, find width * n slots. */
 static uint64_t capacity(const struct pool *pool, const struct candidate *list, unsigned count)
 {
-	uint64_t usable = members_usable(pool), low = 0, high = 0;
-	unsigned width = place_width(pool, usable);
-	bool spread = can_spread(pool) && spread_width(pool, usable) >= width;
+	unsigned width = place_width(pool, members_usable(pool));
+	uint64_t low = 0, high = 0;
 
 	if (count < pool->m + 1)
 		return 0;
@@ -328,9 +316,11 @@ static uint64_t capacity(const struct pool *pool, const struct candidate *list, 
 		high += list[i].free;
 	high /= width;
 	while (low < high) {
-		uint64_t middle = (low + high + 1) / 2;
+		uint64_t middle = (low + high + 1) / 2, slots = 0;
 
-		if (slots_for(pool, list, count, middle, spread) >= width * middle)
+		for (unsigned i = 0; i < count; i++)
+			slots += list[i].free < middle ? list[i].free : middle;
+		if (slots >= width * middle)
 			low = middle;
 		else
 			high = middle - 1;

@@ -634,7 +634,7 @@ struct compaction_request {
 struct compaction_plan {
 	uint32_t volume;
 	uint64_t live, gain; /* bytes to be moved, bytes won by that, at least */
-	uint64_t unit; /* bytes of a segment that is new now, by which they were counted */
+	uint64_t usable; /* devices, a bit each, by which they were counted */
 	unsigned count;
 	uint64_t segments[COMPACTION_PLAN_MAX]; /* in order */
 };

@@ -98,11 +98,11 @@ static int compact_next(struct volumes *volumes, struct compact_memory *memory, 
 	uint64_t before, after;
 	int r = pool_plan_compaction(volumes->pool, &request, &plan);
 
-	if (plan.unit != memory->unit) { /* what was to be won then was counted otherwise */
-		*memory = (struct compact_memory){.unit = plan.unit};
-		request.rest_count = 0;
+	if (plan.usable != memory->usable && memory->count) { /* it was counted otherwise then */
+		memory->count = request.rest_count = 0;
 		r = pool_plan_compaction(volumes->pool, &request, &plan);
 	}
+	memory->usable = plan.usable;
 	if (r)
 		return r == -ENOENT ? 0 : r;
 	r = pool_waste(volumes->pool, plan.volume, &before);

@@ -65,7 +65,7 @@ int compact_sealed(struct volume *volume, const uint64_t *segments, unsigned cou
 struct compact_memory {
 	struct compaction_rest rests[COMPACT_RESTS];
 	unsigned count, next;
-	uint64_t unit; /* the plans' by then */
+	uint64_t usable; /* of the plan by then */
 };
 
 /* The thread that compacts. */

@@ -99,38 +99,6 @@ static void each_domain_in_turn(void **state)
 	end();
 }
 
-static uint64_t usable(void)
-{
-	struct pool_status *status = malloc(sizeof(*status));
-	uint64_t bytes;
-
-	pool_status(pool, status);
-	bytes = status->usable;
-	free(status);
-	return bytes;
-}
-
-/* As much fits as was said, which is what has two chunks in each. */
-static void domains_of_unequal_size(void **state)
-{
-	static const char *const domains[] = {"A", "A", "A", "A", "B", "B", "C", "C"};
-	uint64_t said;
-	int rc;
-
-	fixture_make_domains(&f, 8, 4, 2, DEVICE_SIZE, JOURNAL_SIZE, 12, domains);
-	begin_files(1);
-	said = usable();
-	do {
-		files = 1;
-		rc = add_file();
-	} while (!rc);
-	assert_int_equal(rc, -ENOSPC);
-	assert_int_equal(usable(), said);
-	assert_true(may_die());
-	must_have_file(0);
-	end();
-}
-
 /* Segments that are not full are worth to be emptied into others like them, and not into narrower
  * ones, which take more slots for as much. */
 static void nothing_is_won_by_narrower_segments(void **state)
@@ -393,7 +361,6 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(each_domain_in_turn),
-		cmocka_unit_test(domains_of_unequal_size),
 		cmocka_unit_test(nothing_is_won_by_narrower_segments),
 		cmocka_unit_test(a_domain_and_the_power),
 		cmocka_unit_test(one_more_is_too_much),
