@@ -435,10 +435,10 @@ void checkpoint_expect(struct pool *pool);
 uint64_t checkpoint_delta_room(struct pool *pool, struct env *env);
 /* Of file data that a new segment takes, with the devices that are in use now. (space.c) */
 uint64_t pool_segment_bytes(struct pool *pool);
-/* Its chunks that are not parity; 0: there can be none. */
-unsigned pool_new_data(struct pool *pool);
 /* ... and that one with so many data chunks takes. */
 uint64_t segment_capacity(const struct pool *pool, unsigned data);
+/* The chunks of a new segment that are not parity; 0: there can be none. */
+unsigned pool_new_data(struct pool *pool);
 void pool_use(struct pool *pool, struct pool_use *use);
 
 /* --- journal.c
