@@ -356,6 +356,7 @@ static json_t *fencing_json(struct command *c, const struct found_pool *found)
 		area = json_object();
 		json_object_set_new(area, "device", json_uuid(summary.device));
 		put_text(area, "path", found->set.paths[i]);
+		put_text(area, "domain", summary.domain);
 		put_integer(area, "offset", summary.fencing_offset);
 		put_integer(area, "size", summary.fencing_size);
 		json_array_append_new(areas, area);

@@ -188,6 +188,10 @@ static const struct parameter cluster_qnetd_args[] = {
 	{"ca", VALUE_PATH, 0, 0, 0, "FILE",
 		"its certificate (qnetd-cacert.crt): make a key, and what it is to sign"},
 	{"certificate", VALUE_PATH, 0, 0, 0, "FILE", "what it has signed (cluster-NAME.crt)"}, END};
+static const struct parameter cluster_fencing_args[] = {
+	{"device", VALUE_PATH, PARAMETER_PLACE | PARAMETER_MANY, 0, 0, "DEVICE",
+		"block devices for that alone, which all nodes see (others of the pool)"},
+	END};
 static const struct parameter confirm_dead_args[] = {
 	{"node", VALUE_TEXT, NEEDED_PLACE, 0, 0, "NODE", "the node that does not run"},
 	{"yes", VALUE_FLAG, 0, 0, 0, NULL, "somebody has seen that it is off"}, END};
@@ -271,6 +275,8 @@ const struct verb verb_table[] = {
 		confirm_dead_args, NULL},
 	{"cluster", "qnetd", "let a third machine decide between nodes that lose each other", 0,
 		cluster_qnetd_args, NULL},
+	{"cluster", "fencing", "have others take the place of drives for fencing that are lost", 0,
+		cluster_fencing_args, NULL},
 	{"service", "create", "serve a pool at an address, on whichever node is well", 0,
 		service_create_args, NULL},
 	{"service", "list", "services of the cluster", 0, nothing, NULL},

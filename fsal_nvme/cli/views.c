@@ -213,6 +213,7 @@ static const struct field cluster[] = {
 	{"name", "cluster", FIELD_TEXT},
 	{"quorum", "quorum", FIELD_BOOL},
 	{"fencing", "fencing", FIELD_BOOL},
+	{"fencing_lost", "drives for it that are lost", FIELD_NUMBER},
 	{"maintenance", "maintenance", FIELD_BOOL},
 	{"qnetd", "quorum device", FIELD_TEXT},
 	{"qnetd_connected", "is connected", FIELD_BOOL},

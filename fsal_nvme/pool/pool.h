@@ -108,6 +108,7 @@ struct pool_summary {
 	/* Of the device that was probed: */
 	uint64_t version[4]; /* the greatest of these, in turn, is of the pool's newest label */
 	uint8_t device[16];
+	char domain[32]; /* of it; empty: its labels do not tell */
 	uint64_t fencing_offset,
 		fencing_size; /* what it keeps for fencing, bytes; size 0: nothing */
 };

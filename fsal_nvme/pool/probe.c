@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: LGPL-3.0-or-later */
 /* What devices say of their pools, which are not opened. */
+#include <stdio.h>
+
 #include "pool/label.h"
 
 static int keep_newest(void *data, const struct label *label)
@@ -9,6 +11,14 @@ static int keep_newest(void *data, const struct label *label)
 	if (!best->device_count || label_is_newer(label, best))
 		*best = *label;
 	return 0;
+}
+
+static const char *domain_of(const struct label *label, const uint8_t uuid[16])
+{
+	for (unsigned i = 0; i < label->device_count; i++)
+		if (!memcmp(label->devices[i].uuid, uuid, 16))
+			return label->devices[i].domain;
+	return "";
 }
 
 /* Either may be all zeros. */
@@ -35,6 +45,7 @@ static void fill_summary(
 		memcpy(s->members[i], label->devices[i].uuid, 16);
 	s->devices_found = header->data > 0;
 	memcpy(s->device, header->uuid, 16);
+	snprintf(s->domain, sizeof(s->domain), "%.31s", domain_of(label, header->uuid));
 	if (header->journal_offset >= FENCING_OFFSET + FENCING_SIZE) {
 		s->fencing_offset = FENCING_OFFSET;
 		s->fencing_size = FENCING_SIZE;

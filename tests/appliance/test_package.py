@@ -32,7 +32,7 @@ def test_files(files):
                 own + 'lib/libntirpc.so.6.3', 'usr/share/man/man8/millrace.8.gz',
                 'usr/share/bash-completion/completions/millrace', 'usr/share/doc/millrace/copyright',
                 'usr/lib/ocf/lib/millrace/functions', 'usr/lib/ocf/resource.d/millrace/server',
-                'usr/lib/ocf/resource.d/millrace/reader', own + 'common', own + 'connections', own + 'changes', own + 'client', own + 'departures', own + 'handover',
+                'usr/lib/ocf/resource.d/millrace/reader', own + 'common', own + 'connections', own + 'areas', own + 'changes', own + 'client', own + 'conf', own + 'departures', own + 'handover',
                 own + 'cluster', own + 'qnetd', own + 'service', own + 'drives', own + 'fencing', own + 'fence', own + 'reservations', 'usr/sbin/fence_millrace',
                 'usr/lib/systemd/system/millrace-cluster.service', 'usr/lib/systemd/system/millrace-fencing.service',
                 'usr/lib/systemd/system/millrace-drives.service',

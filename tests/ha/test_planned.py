@@ -510,3 +510,22 @@ def test_a_service_is_removed_and_made(cluster, readers, writer, told):
     assert 'a tank-server already' in node.refused(*words[:-1])
     assert 'serves pool tank already' in node.refused('service', 'create', 'pond', '--pool', 'pond', '--address', '192.0.2.9/24')
     told(writer.check())
+
+
+def test_a_server_that_dies_again_and_again(cluster, readers, writer, told):
+    """Of a service that `service create` makes: the third time another node serves."""
+    node = cluster.nodes[0]
+    node.ask('service', 'remove', 'tank', '--yes')
+    node.run('touch', '/etc/millrace/fencing')  # as above
+    node.run('env', f'MILLRACE_DEVICE_DIR={cluster.pool.device_dir}', 'millrace', 'service', 'create', 'tank', '--pool', 'tank',
+             '--address', f'{cluster.address}/24')
+    owner = cluster.wait_until_served()
+    for number in (1, 2, 3):
+        before = owner.server_pid()
+        owner.signal_server(signal.SIGKILL)
+        if number < 3:
+            wait_until(lambda before=before: cluster.wait_until_served() is owner and owner.server_pid() != before, 60,
+                       'it serves again', 0.2)
+            told(writer.check())
+    assert cluster.wait_until_served(but=owner) is cluster.other(owner)
+    told(writer.check())

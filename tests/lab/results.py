@@ -103,34 +103,39 @@ def each(results):
         yield from events if events and result['outcome'] == 'passed' else [result]
 
 
-def row(name, transport, figures, failed):
-    """Of the event NAME, whose FIGURES over TRANSPORT are dictionaries of seconds."""
+def row(name, transport, passed, failed):
+    """Of the event NAME over TRANSPORT: of results that PASSED, which have dictionaries of seconds, and of how many FAILED."""
+    figures = [result[transport] for result in passed]
     fullest = sorted(figures, key=len, reverse=True)  # which have them in order
     others = [key for key in dict.fromkeys(key for found in fullest for key in found) if key != GAP]
     medians = {key: statistics.median(found[key] for found in figures if key in found) for key in others}
     gaps = [found[GAP] for found in figures]
     return (f'| {name} | {transport} | {len(gaps)} | {failed} | {statistics.median(gaps):.1f} | {max(gaps):.1f} | '
-            f'{", ".join(f"{key} {median:.1f}" for key, median in medians.items())} |')
+            f'{", ".join(f"{key} {median:.1f}" for key, median in medians.items())} | {commits(passed)} |')
+
+
+def commits(results):
+    return ', '.join(dict.fromkeys(result['commit'][:7] for result in results))
 
 
 def summary(results):
     """Lines of a table: of each event and transport how often it has passed and failed, median and maximum of the longest gap,
-    and the medians of what it went with."""
+    the medians of what it went with, and which commits that was."""
     events = {}
     for result in each(results):
         if result['outcome'] == 'failed' or any(transport in result for transport in TRANSPORTS):
             events.setdefault(event_of(result), []).append(result)
-    yield '| event | over | passed | failed | median | maximum | of which, medians |'
-    yield '| --- | --- | --- | --- | --- | --- | --- |'
+    yield '| event | over | passed | failed | median | maximum | of which, medians | at |'
+    yield '| --- | --- | --- | --- | --- | --- | --- | --- |'
     for name, found in events.items():
         passed = [result for result in found if result['outcome'] == 'passed']
         failed = len(found) - len(passed)
         if not passed:
-            yield f'| {name} | | 0 | {failed} | | | |'
+            yield f'| {name} | | 0 | {failed} | | | | {commits(found)} |'
         for transport in TRANSPORTS:
-            figures = [result[transport] for result in passed if transport in result]
-            if figures:
-                yield row(name, transport, figures, failed)
+            over = [result for result in passed if transport in result]
+            if over:
+                yield row(name, transport, over, failed)
     yield ''
     yield 'Of ' + ', '.join(sorted({f'{result["commit"]} ({result["image"]})' for result in results}))
 

@@ -200,6 +200,23 @@ def test_nobody_reads_without_an_open_before_grace_ends(newcomer, site, root):
     assert other.tell(putfh(file), read(ANONYMOUS, 0, 10)) == LOCKED
 
 
+def test_a_dataset_is_read_while_grace_lasts(newcomer, site, root, tmp_path):
+    """Nobody can have had anything of it that another is to wait for."""
+    (tmp_path / 'file').write_bytes(b'sealed')
+    site.pool.ingest('still', tmp_path)
+    away, one = newcomer().ready(), newcomer().ready()
+    file = one.do(PUTROOTFH, *map(lookup, (site.pool.name, 'still', 'file')), GETFH)
+    crash(site)
+    come_back(one)
+    assert create(one, root, 'early') == GRACE  # for `away`
+    assert one.tell(putfh(file), read(ANONYMOUS, 0, 6)) == OK
+    opened = one.do(putfh(file), open_as(one.clientid, b'reader', u32(BY_HANDLE), access=READ))
+    assert one.tell(putfh(file), read(opened, 0, 6)) == OK
+    come_back(away)
+    for client in (away, one):
+        client.do(reclaim_complete())
+
+
 def test_behind_what_it_has_said_nothing_is_reclaimed(newcomer, site, root):
     """As it is with opens, while grace lasts for others."""
     away, one = newcomer().ready(), newcomer().ready()

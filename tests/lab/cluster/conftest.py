@@ -3,6 +3,7 @@
 
 import pytest
 
+from cluster import MINE, PORTS, SERVICE
 from work import Work, mount_share
 
 
@@ -13,6 +14,18 @@ def clients(cluster):
         client.wait_until_up()
         mount_share(cluster, client, transport)
     return cluster.clients
+
+
+@pytest.fixture
+def dying(lab, cluster):
+    """A client that holds a lock."""
+    dying = cluster.make_client('dying', 11)
+    dying.start()
+    dying.mount(f'/{SERVICE}/share', MINE, 'vers=4.1,proto=tcp', PORTS['tcp'], timeout=300)
+    held = dying.spawn(f'exec 9>{MINE}/dying && flock 9 && echo held && sleep 1000')
+    held.wait_for_lines(1, 300)
+    yield dying
+    lab.remove(dying)
 
 
 def over(config):

@@ -12,10 +12,10 @@ import time
 import pytest
 
 from cluster import ACT_TIMEOUT, CLIENTS, CORE, MINE, POOL, PORTS, SERVICE, SET_BYTES, WATCHDOG, Cluster
+from grace import dies_in_grace
 from harness.host import Timeout, wait_until
 from machine import ROOT
 from node import kernel_of
-from phases import SLACK, told_by
 from work import MOUNT_TIMEOUT
 
 
@@ -421,33 +421,9 @@ def test_a_clock_that_is_an_hour_behind(cluster, work):
         work.check()
 
 
-@pytest.fixture
-def dying(lab, cluster):
-    """A client that holds a lock."""
-    dying = cluster.make_client('dying', 11)
-    dying.start()
-    dying.mount(f'/{SERVICE}/share', MINE, 'vers=4.1,proto=tcp', PORTS['tcp'], timeout=300)
-    held = dying.spawn(f'exec 9>{MINE}/dying && flock 9 && echo held && sleep 1000')
-    held.wait_for_lines(1, 300)
-    yield dying
-    lab.remove(dying)
-
-
 @pytest.mark.long
 def test_a_client_that_dies_in_grace(cluster, clients, work, dying):
-    """It is waited for, and nobody has what it had locked before grace is over."""
-    owner, pid = cluster.serving()
-    work.read_at(owner)
-    owner.run(f'kill -{signal.SIGKILL} {pid}')
-    dying.power_off()
-    cluster.wait_for_another_server(owner, pid)
-    clients['rdma'].run(f'flock {MINE}/dying true', timeout=300)
-    locked = time.time()
-    owner = cluster.owner()
-    assert not owner.json(f'millrace service end-grace {SERVICE}')['grace_ended']  # it was over
-    over = max(moment for moment, line in told_by(owner) if 'NOT IN GRACE' in line)
-    assert locked > over - SLACK, f'{over - locked} s before'
-    work.check()
+    dies_in_grace(cluster, clients, work, dying)
 
 
 @pytest.mark.long
@@ -518,6 +494,49 @@ def test_twenty_failovers(cluster, work, record_property):
     assert abs(open_files(owner) - open_files(cluster.other(owner))) < 5
 
 
+# --- drives for fencing ---------------------------------------------------------------------------------
+
+def fencing_drives(node):
+    """Numbers of those that fencing uses at NODE, in its order."""
+    held = node.run('for each in 1 2 3; do losetup --list --noheadings --output BACK-FILE $(readlink /dev/millrace-fencing-$each); done')
+    paths = node.run(f'readlink -f {" ".join(drive.path for drive in node.drives)}').split()
+    return [paths.index(path) for path in held.split()]
+
+
+def fencing_of(node):
+    told = node.json('millrace cluster status')
+    return told['cluster']['fencing'], told['cluster']['fencing_lost'], any('fencing' in row['what'] for row in told['advice'])
+
+
+@pytest.mark.long
+def test_drives_for_fencing_are_lost(cluster, work):
+    """Two of three, one after the other, on both nodes: without others in their place nobody could be fenced."""
+    owner = cluster.owner()
+    other = cluster.other(owner)
+    read_elsewhere(cluster, work)
+    assert 'Nodes are fenced over' in owner.run('millrace cluster fencing', timeout=300)
+    first = fencing_drives(owner)
+    with cluster.spoiling(owner):
+        for drive in first[:2]:
+            for node in cluster.nodes:
+                node.pull_drive(drive)
+            wait_until(lambda: fencing_of(owner) == (True, 1, True), 120, 'it is missed', interval=2)
+            owner.run('millrace cluster fencing', timeout=300)
+            for node in cluster.nodes:
+                wait_until(lambda: fencing_of(node) == (True, 0, False), 120, 'another is used', interval=2)
+        lists = {node.run('cat /etc/millrace/fencing') for node in cluster.nodes}
+        now = fencing_drives(owner)
+        assert len(lists) == 1 and now == fencing_drives(other) and now[2] == first[2] and not set(now[:2]) & set(first[:2])
+        cut_power(cluster, work)
+        why = json.loads(other.run('millrace cluster fencing --json', rc=4))['error']['message']
+        assert f'{owner.name} is offline' in why
+        work.check()
+    for drive in first[:2]:
+        other.put_drive(drive)
+    cluster.wait_until_whole()
+    cluster.wait_until_devices_are_whole()
+
+
 # --- members go -----------------------------------------------------------------------------------------
 
 @pytest.mark.long
@@ -545,26 +564,33 @@ def test_a_node_is_gone_for_good(cluster, work):
     work.check()
 
 
-@pytest.mark.long
-def test_a_node_leaves(cluster):
-    """What it served goes on, and the one that is left has a quorum by itself. It has one of its networks left to say so."""
-    cluster.wait_until_whole()
-    leaving, left = cluster.nodes[1], cluster.nodes[0]
-    leaving.cut(CLIENTS)
-    cluster.wait_for_owner(left)
-    leaving.run('millrace cluster leave', timeout=900)
-    assert leaving.json('millrace cluster status', rc=3)['error']['code'] == 'not-found'
-    cluster.wait_for_owner(left)
-    told = left.json('millrace cluster status')
-    assert told['cluster']['quorum'] and [node['name'] for node in told['nodes']] == [left.name]
-    assert left.run('millrace cluster leave --json', rc=4)
+@pytest.fixture
+def alone(cluster):
+    """The first node, when the second has left, over the one of its networks that it had then."""
+    leaving = cluster.nodes[1]
+    if leaving.attempt('millrace cluster status --json').returncode != 3:
+        cluster.wait_until_whole()
+        leaving.cut(CLIENTS)
+        cluster.wait_for_owner(cluster.nodes[0])
+        leaving.run('millrace cluster leave', timeout=900)
+        leaving.join(CLIENTS)
+    return cluster.nodes[0]
 
 
 @pytest.mark.long
-def test_a_node_that_is_not_seen_is_not_let_in(cluster):
+def test_a_node_leaves(cluster, alone):
+    """What it served goes on, and the one that is left has a quorum by itself."""
+    assert cluster.nodes[1].json('millrace cluster status', rc=3)['error']['code'] == 'not-found'
+    cluster.wait_for_owner(alone)
+    told = alone.json('millrace cluster status')
+    assert told['cluster']['quorum'] and [node['name'] for node in told['nodes']] == [alone.name]
+    assert alone.run('millrace cluster leave --json', rc=4)
+
+
+@pytest.mark.long
+def test_a_node_that_is_not_seen_is_not_let_in(cluster, alone):
     """What members say to each other does not get through; that it has joined is not said, and nothing is left of it."""
-    new, member = cluster.nodes[1], cluster.nodes[0]
-    new.join(CLIENTS)
+    new, member = cluster.nodes[1], alone
     token = member.json('millrace cluster token')['cluster']['token']
     member.run(f'nft insert rule {MESSAGES} drop')
     assert 'does not see it' in cluster.join(token, rc=1)

@@ -3,12 +3,14 @@
 of which any node may be lost with its drives, and another one when it is back. Clients are at work meanwhile, as in
 test_cluster.py."""
 
+import contextlib
 import signal
 import time
 
 import pytest
 
 from cluster import CLIENTS, CORE, POOL, SERVICE, OwnDrives
+from grace import dies_in_grace
 from harness.host import wait_until
 from node import kernel_of
 
@@ -142,6 +144,32 @@ def test_the_node_that_serves_dies(cluster, work):
     wait_until_whole(cluster)
 
 
+def test_a_kernel_that_panics(cluster, work):
+    owner = cluster.owner()
+    work.read_at(cluster.other(owner))
+    with work.cut_off():
+        owner.run('systemd-run --on-active=1 sh -c "echo c >/proc/sysrq-trigger"')
+    wait_until(lambda: cluster.owner() not in (None, owner), 900, 'another serves', interval=2)
+    work.check()
+    wait_until_whole(cluster)
+
+
+def test_clocks_that_are_an_hour_behind(cluster, work):
+    """Those of all who go on."""
+    owner = cluster.owner()
+    others = [node for node in cluster.nodes if node is not owner]
+    with contextlib.ExitStack() as spoilt:
+        for node in others:
+            spoilt.enter_context(cluster.spoiling(node))
+            node.run('systemctl stop chrony; date --set="1 hour ago"')
+        work.read_at(others[0])
+        with work.cut_off():
+            owner.power_off()
+        wait_until(lambda: cluster.owner() in others, 900, 'another serves', interval=2)
+        work.check()
+    wait_until_whole(cluster)
+
+
 def test_another_node_dies(cluster, work):
     """Its drives are missed, and no more."""
     owner = cluster.owner()
@@ -167,6 +195,19 @@ def test_a_node_without_network_is_reset(cluster, work):
         assert owner.is_on() and cluster.owner() is owner
         work.more(50)
         work.check()
+    wait_until_whole(cluster)
+
+
+def test_a_node_whose_messages_are_lost(cluster, work):
+    """No cable is out. Its watchdog resets it, as it has lost the others."""
+    owner = cluster.owner()
+    other = cluster.other(owner)
+    work.read_at(owner)
+    other.run('nft insert rule inet millrace input udp dport 5405-5412 drop')
+    wait_until(lambda: not all(node.is_on() for node in cluster.nodes), 600, 'one is reset', interval=1)
+    assert not other.is_on() and cluster.owner() is owner
+    work.more(50)
+    work.check()
     wait_until_whole(cluster)
 
 
@@ -219,6 +260,39 @@ def test_a_network_is_cut(cluster, work):
         work.more(100)
         assert cluster.owner() is owner and not domains_away(cluster)
         work.check()
+
+
+def test_the_network_of_clients_is_cut(cluster, work):
+    """At the node that serves: the service goes where clients reach it, and nobody is reset."""
+    owner = cluster.owner()
+    boots = [node.run('cat /proc/sys/kernel/random/boot_id') for node in cluster.nodes]
+    work.read_at(cluster.other(owner))
+    with cluster.spoiling(owner):  # as above
+        with work.cut_off():
+            owner.cut(CLIENTS)
+        wait_until(lambda: cluster.owner() not in (None, owner), 900, 'another serves', interval=2)
+        work.check()
+        assert boots == [node.run('cat /proc/sys/kernel/random/boot_id') for node in cluster.nodes]
+    wait_until_whole(cluster)
+
+
+def test_a_drive_is_lost_while_another_node_takes_over(cluster, work):
+    """One of a third node's."""
+    owner = cluster.owner()
+    third, other = (node for node in cluster.nodes if node is not owner)
+    work.read_at(third)
+    with work.cut_off():
+        third.pull_drive(0)
+        owner.run(f'millrace service move {SERVICE} {other.name}', timeout=600)
+    assert cluster.owner() is other
+    work.check()
+    wait_until(lambda: domains_away(cluster) == {third.name}, 120, 'it is dropped', interval=2)
+    third.put_drive(0)
+    wait_until_whole(cluster)
+
+
+def test_a_client_that_dies_in_grace(cluster, clients, work, dying):
+    dies_in_grace(cluster, clients, work, dying)
 
 
 def test_a_drive_is_pulled_and_put_back(cluster, work):
