@@ -526,6 +526,6 @@ def test_a_server_that_dies_again_and_again(cluster, readers, writer, told):
         if number < 3:
             wait_until(lambda before=before: cluster.wait_until_served() is owner and owner.server_pid() != before, 60,
                        'it serves again', 0.2)
-            told(writer.check())
+            writer.more(5)
     assert cluster.wait_until_served(but=owner) is cluster.other(owner)
     told(writer.check())
