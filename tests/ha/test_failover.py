@@ -138,6 +138,7 @@ def test_a_node_that_sees_no_drive(cluster, readers):
         return next(each['failed'] for each in cluster.owner().ask('cluster', 'status')['nodes'] if each['name'] == node.name)
 
     wait_until(lambda: failed() == [], 60, 'its reader runs')
+    cluster.set('start-failure-is-fatal', 'false')  # as `cluster create` does
     node.run('mount', '-t', 'tmpfs', 'none', cluster.pool.device_dir)
     try:
         wait_until(lambda: failed() == ['tank-reader'], 120, 'its reader has ended')
@@ -145,6 +146,7 @@ def test_a_node_that_sees_no_drive(cluster, readers):
     finally:
         node.run('umount', cluster.pool.device_dir)
     wait_until(lambda: node.attempt('millrace', 'serve', 'tank', '--reader', '--probe').returncode == 0, 120, 'its reader runs again')
+    cluster.set('start-failure-is-fatal', 'true')
     cluster.clean()
     wait_until(lambda: failed() == [], 60, 'that is forgotten')
 
