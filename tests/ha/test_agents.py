@@ -310,6 +310,7 @@ def test_what_a_cluster_is_told_makes_no_monitor_late(make_agent, cluster, tmp_p
     """Its programs hang: they are not waited for, and one that has hardly any time left asks none."""
     server = make_agent('server')
     assert server.run('start', **IN_A_CLUSTER) == SUCCESS
+    wait_until(lambda: watches(server.pid()), 20, 'its watch, which asks crm_node too, has begun')
     for name in ('attrd_updater', 'crm_attribute', 'crm_node'):
         (tmp_path / 'programs' / name).write_text(f'#!/bin/sh\necho {name} >>{cluster}\nexec sleep 1000\n')
     for timeout, asked in ((45, ['crm_node', 'crm_attribute', 'attrd_updater']), (20, [])):
