@@ -10,7 +10,7 @@ import pytest
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from harness import host  # noqa: E402
+from harness import host, stuck  # noqa: E402
 from harness.client import make_client  # noqa: E402
 from harness.mounted import Mounted, Place  # noqa: E402
 from harness.protocol import Client  # noqa: E402
@@ -41,11 +41,13 @@ def pytest_collection_modifyitems(config, items):
 
 
 @pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport():
+def pytest_runtest_makereport(item, call):
     report = (yield).get_result()
     if report.failed:
         for log in host.logs:
             report.sections.append((f'end of {os.path.basename(log)}', host.tail(log)))
+        if call.excinfo.errisinstance(host.Timeout) and 'site' in item.funcargs:
+            report.sections.extend(stuck.of_server(item.funcargs['site'].server))
 
 
 class Site:

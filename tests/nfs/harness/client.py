@@ -22,6 +22,7 @@ import socket
 import subprocess
 import tempfile
 
+from harness import stuck
 from harness.commands import Commands
 from harness.host import Daemon, Timeout, command, logs, tail, wait_until
 from harness.link import Link
@@ -103,6 +104,9 @@ class Client(Commands):
         """Power off and start again under the same name and address, with nothing mounted."""
         self.kill()
         self._start()
+
+    def explain(self):
+        return stuck.of_client(self)
 
     def close(self):
         """End it and remove what it made; may be called again."""

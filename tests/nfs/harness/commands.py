@@ -33,6 +33,18 @@ class Commands:
         self._spawned = [other for other in self._spawned if other.running()] + [remote]
         return remote
 
+    def _end(self, remote, timeout, check):
+        try:
+            return remote.wait(timeout, check)
+        except Timeout as error:
+            raise Timeout(f'{error}{self.explain()}') from None
+        finally:
+            remote.kill()
+
+    def explain(self):
+        """What is to be said of a command that did not end, and still runs."""
+        return ''
+
     def kill_commands(self):
         """End every command that still runs, as those of a test that failed half-way."""
         for remote in self._spawned:
@@ -46,11 +58,7 @@ class Commands:
         remote = self.spawn(cmd, **options)
         remote.write(input)
         remote.close_input()
-        try:
-            return remote.wait(timeout, check)
-        except Timeout:
-            remote.kill()
-            raise
+        return self._end(remote, timeout, check)
 
     def spawn_call(self, function, *args, helpers=(), **options):
         """Start a Python function on the client: its source goes there, so it may use only its
@@ -68,11 +76,7 @@ class Commands:
         An exception there is a CommandFailed here, with the traceback.
         """
         remote = self.spawn_call(function, *args, **options)
-        try:
-            result = remote.wait(timeout, check=False)
-        except Timeout:
-            remote.kill()
-            raise
+        result = self._end(remote, timeout, check=False)
         if result.rc != 0:
             raise CommandFailed(f'{function.__name__}{args}', result)
         return json.loads(result.stdout.decode().rstrip('\n').rsplit('\n', 1)[-1])
