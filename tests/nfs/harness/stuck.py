@@ -41,6 +41,7 @@ def of_client(client):
 
 
 def of_server(server):
-    """(title, text) of its connections and its threads."""
+    """(title, text) of its connections, and of its threads while it runs."""
     yield 'connections', of_host(CONNECTIONS)
-    yield 'threads of the server', of_host([*THREADS, str(server.pid())])
+    if server.alive():
+        yield 'threads of the server', of_host([*THREADS, str(server.pid())])
