@@ -23,6 +23,8 @@ struct command {
 	bool answered; /* all that there was to print is printed */
 	bool everywhere; /* a pool that is not known here is looked for on all devices */
 	bool reader; /* it is about the pool's reader on this host, not about its owner */
+	bool by_uuid; /* the pool is that of its name which has `uuid`, whatever is known here */
+	uint8_t uuid[16];
 };
 
 /* --- parse.c, help.c, complete.c --------------------------------------------------------- */
@@ -61,6 +63,7 @@ int device_set_scan(struct device_set *set);
 struct found_pool {
 	struct pool_summary summary; /* devices_found: the first of those in `set` */
 	struct device_set set; /* the last ones have no header that can be read */
+	uint64_t members; /* of summary.members those that are whole, a bit each */
 };
 /* All pools that the devices of `set` hold; free() the list after found_free() of each. */
 int pools_probe(struct command *command, const struct device_set *set, struct found_pool **list,

@@ -182,18 +182,24 @@ static bool is_newer(const struct pool_summary *a, const struct pool_summary *b)
 }
 
 /* One that was replaced by another may be there again: it is none of the pool's. */
-static bool is_member(const struct found_pool *found, const struct pool_summary *summary)
+static bool is_member(
+	const struct found_pool *found, const struct pool_summary *summary, unsigned *id)
 {
-	for (unsigned i = 0; i < found->summary.device_count; i++)
-		if (!memcmp(found->summary.members[i], summary->device, 16))
+	for (*id = 0; *id < found->summary.device_count; ++*id)
+		if (!memcmp(found->summary.members[*id], summary->device, 16))
 			return true;
 	return false;
 }
 
 static int keep(struct found_pool *found, const struct pool_summary *summary, const char *path)
 {
-	int rc = is_member(found, summary) ? device_set_add(&found->set, path) : 0;
+	unsigned id;
+	int rc;
 
+	if (!is_member(found, summary, &id))
+		return 0;
+	rc = device_set_add(&found->set, path);
+	found->members |= UINT64_C(1) << id;
 	found->summary.devices_found = found->set.count;
 	return rc;
 }
@@ -386,6 +392,18 @@ static int why_none(struct command *command, const struct device_set *set)
 	return -ENOENT;
 }
 
+/* What is known here, where that is about the pool which is looked for. */
+static bool load_wanted(
+	struct command *command, const char *name, struct device_set *set, uint8_t uuid[16])
+{
+	bool known = !cache_load(command, name, set, uuid);
+
+	if (!known || !command->by_uuid || !memcmp(uuid, command->uuid, 16))
+		return known;
+	device_set_free(set);
+	return false;
+}
+
 /*
  * A device that merely has another name since the last time must not be taken for a missing one: it
  * would be dropped. So everything is looked at when the known paths do not show all devices.
@@ -394,20 +412,21 @@ int pool_find(
 	struct command *command, const char *name, struct found_pool *found, struct error *error)
 {
 	struct device_set set = {0};
-	uint8_t uuid[16];
-	bool cached = !cache_load(command, name, &set, uuid);
+	uint8_t cache_uuid[16];
+	bool cached = load_wanted(command, name, &set, cache_uuid);
+	const uint8_t *uuid = command->by_uuid ? command->uuid : cached ? cache_uuid : NULL;
 	unsigned known = set.count;
 	int rc = device_set_add_dirs(&set, command, error);
 
 	memset(found, 0, sizeof(*found));
 	if (!rc && set.count)
-		rc = probe_for(command, &set, name, cached ? uuid : NULL, found, error);
+		rc = probe_for(command, &set, name, uuid, found, error);
 	if (!rc && (cached || command->everywhere) && !complete(found)) {
 		rc = device_set_scan(&set);
 		if (!rc)
-			rc = probe_for(command, &set, name, cached ? uuid : NULL, found, error);
+			rc = probe_for(command, &set, name, uuid, found, error);
 		/* Another node may have made the pool anew. */
-		if (!rc && cached && command->everywhere && !found->set.count)
+		if (!rc && cached && command->everywhere && !command->by_uuid && !found->set.count)
 			rc = probe_for(command, &set, name, NULL, found, error);
 		if (!rc && found->set.count && !complete(found))
 			rc = add_unreadable(command, name, &set, known, found);
@@ -422,8 +441,10 @@ int pool_find(
 			: cached         ? "none of its devices is there: attach them, or, if they "
 					   "are gone or hold something else, `millrace pool export "
 					   "--force` with its name forgets it here"
-				 : "there is no such pool here: `millrace pool import` looks for "
-				   "pools on all devices");
+			: uuid ? "there is no pool of that name and UUID here: `millrace pool "
+				 "import` looks for pools on all devices"
+			       : "there is no such pool here: `millrace pool import` looks for "
+				 "pools on all devices");
 	}
 	device_set_free(&set);
 	if (rc)

@@ -75,15 +75,31 @@ void identity_of(const char *path, char text[IDENTITY_MAX])
 	}
 }
 
+static bool read_of_drive(const char *directory, const char *leaf, char *line, int size)
+{
+	char of_disk[64];
+
+	snprintf(of_disk, sizeof(of_disk), "../%s", leaf);
+	return read_line(directory, leaf, line, size) || read_line(directory, of_disk, line, size);
+}
+
+bool identity_node_of_block(const char *directory, char *node, size_t size)
+{
+	char model[64];
+
+	return read_of_drive(directory, "device/model", model, sizeof(model)) &&
+	       !strcmp(model, "Millrace") &&
+	       read_of_drive(directory, "device/serial", node, (int)size);
+}
+
 bool identity_node(const char *path, char *node, size_t size)
 {
-	char directory[64], model[64];
+	char directory[64];
 	struct stat st;
 
 	if (stat(path, &st) || !S_ISBLK(st.st_mode))
 		return false;
 	snprintf(directory, sizeof(directory), "/sys/dev/block/%u:%u", major(st.st_rdev),
 		minor(st.st_rdev));
-	return read_line(directory, "device/model", model, sizeof(model)) &&
-	       !strcmp(model, "Millrace") && read_line(directory, "device/serial", node, (int)size);
+	return identity_node_of_block(directory, node, size);
 }

@@ -17,5 +17,7 @@ void identity_of_block(const char *directory, char text[IDENTITY_MAX]);
 /* The node of the cluster whose own drive it is, which that one gives to all (ha/bin/drives): the
  * domain that it fails with. False: it is none of these. */
 bool identity_node(const char *path, char *node, size_t size);
+/* The same by a block device's directory of sysfs, of a partition too. */
+bool identity_node_of_block(const char *directory, char *node, size_t size);
 
 #endif

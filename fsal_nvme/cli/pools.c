@@ -197,7 +197,7 @@ static unsigned number_of(const struct command *c, const char *name)
  */
 static int check_name_meant(struct command *c, const char *name)
 {
-	static const char *const taken[] = {"cluster", "drives", "fencing", "join", "rdma",
+	static const char *const taken[] = {"cluster", "drives", "esp", "fencing", "join", "rdma",
 		"reader", "setup", "trial", "tried", "update"};
 
 	for (size_t i = 0; i < sizeof(taken) / sizeof(*taken); i++)
@@ -296,8 +296,9 @@ static const char *label_state(const struct pool_summary *s)
 	return s->exported ? "exported" : s->open ? "open" : "assigned";
 }
 
-static json_t *summary_json(const struct pool_summary *s)
+static json_t *summary_json(const struct found_pool *found)
 {
+	const struct pool_summary *s = &found->summary;
 	json_t *object = json_object();
 	char text[32];
 
@@ -312,6 +313,8 @@ static json_t *summary_json(const struct pool_summary *s)
 	put_text(object, "state", label_state(s));
 	put_text(object, "owner", s->exported ? "" : s->owner);
 	put_integer(object, "epoch", s->epoch);
+	json_object_set_new(
+		object, "owner_known", json_boolean(pool_owner_is_shown(s, found->members)));
 	return object;
 }
 
@@ -382,7 +385,7 @@ static int list_importable(struct command *c)
 
 	json_object_set_new(c->result, "pools", pools);
 	for (unsigned i = 0; i < count; i++) {
-		pool = summary_json(&list[i].summary);
+		pool = summary_json(&list[i]);
 		json_object_set_new(pool, "paths", paths_json(&list[i]));
 		json_object_set_new(pool, "fencing", fencing_json(c, &list[i]));
 		json_array_append_new(pools, pool);

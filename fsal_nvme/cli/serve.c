@@ -39,6 +39,16 @@ static bool has(const struct command *c, const char *name)
 
 /* --- before ------------------------------------------------------------------------------ */
 
+static int read_uuid(struct command *c)
+{
+	const char *text = json_string_value(json_object_get(c->args, "uuid"));
+
+	c->by_uuid = text != NULL;
+	if (!text || uuid_parse(text, c->uuid))
+		return 0;
+	return error_set(&c->error, -EINVAL, text, "it is not a UUID");
+}
+
 static int check_arguments(struct serving *s)
 {
 	struct command *c = s->command;
@@ -47,10 +57,11 @@ static int check_arguments(struct serving *s)
 	int rc;
 
 	c->reader = has(c, "reader");
-	c->everywhere = c->reader || has(c, "fenced");
+	c->everywhere = c->reader || has(c, "fenced") || has(c, "uuid");
 	rc = object_split(
 		json_string_value(json_object_get(c->args, "pool")), s->pool, NULL, &c->error);
-
+	if (!rc)
+		rc = read_uuid(c);
 	if (rc)
 		return rc;
 	if (has(c, "foreground") + has(c, "enable") + has(c, "stop") + has(c, "disable") +
@@ -83,7 +94,7 @@ static bool is_another(const struct command *c, const struct pool_summary *s)
 	bool known = !cache_load(c, s->name, &set, uuid);
 
 	device_set_free(&set);
-	return known && memcmp(uuid, s->uuid, sizeof(uuid));
+	return known && !c->by_uuid && memcmp(uuid, s->uuid, sizeof(uuid));
 }
 
 /* A reader is in nobody's way, and whoever is told that the last owner is fenced takes the pool

@@ -73,8 +73,8 @@ static void print_option(FILE *file, const char *name, const json_t *value)
 
 static void print_command(FILE *file, const struct command *c, const char *pool)
 {
-	static const char *const own[] = {
-		"listen", "listen-wait", "port", "lease", "rdma-connections", "rdma-memory"};
+	static const char *const own[] = {"uuid", "listen", "listen-wait", "port", "lease",
+		"rdma-connections", "rdma-memory"};
 	static const char *const common[] = {"state-dir", "run-dir", "host"};
 	char program[4096];
 	ssize_t length = readlink("/proc/self/exe", program, sizeof(program) - 1);

@@ -116,6 +116,7 @@ static const struct parameter share_set_args[] = {VOLUME("share"), ASSIGNMENTS, 
 static const struct parameter share_destroy_args[] = {VOLUME("share"), YES, END};
 
 static const struct parameter serve[] = {POOL,
+	{"uuid", VALUE_TEXT, 0, 0, 0, "UUID", "of pools of that name it is this one"},
 	{"foreground", VALUE_FLAG, 0, 0, 0, NULL, "become the server, which logs to stderr"},
 	{"listen", VALUE_TEXT, 0, 0, 0, "ADDR", "address to serve on (all)"},
 	{"listen-wait", VALUE_NUMBER, 0, 0, 3600, "SECONDS",

@@ -53,8 +53,8 @@ struct nvme_options {
 	char *host; /* NULL: the host's name */
 	char *run_dir; /* of the lock and the control socket */
 	char *scratch_dir; /* NULL: the pool's default */
-	bool force, fenced, owner_dead, reader; /* as in struct pool_open_options; fenced: another
-						   server follows when this one ends */
+	bool force, fenced, reader; /* as in struct pool_open_options; fenced: another server
+				       follows when this one ends */
 	uint64_t row_memory, page_cache, metadata_limit, buffer_memory; /* bytes; 0: the default */
 	uint32_t streams; /* 0: the default */
 	uint32_t drain_seconds, listen_wait;

@@ -74,7 +74,6 @@ struct member {
 	_Atomic bool failing; /* a write or flush failed: pool_drop_failing() drops it */
 	struct device_header header;
 	struct label_device label;
-	unsigned domain; /* the id of the first member of its domain */
 	char path[256];
 	uint64_t slots_offset;
 	/* Under pool->slots_lock. Used are those that nobody may have; resting ones are not. */
@@ -119,7 +118,6 @@ int pool_drop_failing(struct pool *pool);
  */
 int pool_flush(struct pool *pool, uint64_t members);
 /* What may be lost at once (loss.c). Sets of members are bits. */
-void losses_init(struct pool *pool);
 /* All that labels call active, missing ones as well. */
 uint64_t members_active(const struct pool *pool);
 /* Whether these of the active members may be lost at once: then what is left goes on without them.
@@ -645,6 +643,7 @@ struct pool {
 
 	struct member devices[POOL_DEVICES_MAX];
 	unsigned device_count;
+	uint8_t domains[POOL_DEVICES_MAX]; /* of members: label_domains() */
 	char unreadable[400]; /* as in struct pool_status */
 
 	struct env *env; /* the pool's own */

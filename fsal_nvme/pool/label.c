@@ -125,6 +125,17 @@ bool label_is_newer(const struct label *a, const struct label *b)
 	return (order ? order : label_version_order(label_version(a), label_version(b))) > 0;
 }
 
+void label_domains(const struct label *label, uint8_t domains[POOL_DEVICES_MAX])
+{
+	for (unsigned i = 0; i < label->device_count; i++) {
+		uint8_t first = 0;
+
+		while (strcmp(label->devices[first].domain, label->devices[i].domain))
+			first++;
+		domains[i] = first;
+	}
+}
+
 uint64_t label_beat_read(struct pool *pool, uint64_t epoch)
 {
 	struct asked *asked[POOL_DEVICES_MAX] = {NULL};

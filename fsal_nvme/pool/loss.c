@@ -16,40 +16,38 @@
  */
 #include "pool/internal.h"
 
-void losses_init(struct pool *pool)
-{
-	for (unsigned i = 0; i < pool->device_count; i++) {
-		unsigned j = 0;
-
-		while (strcmp(pool->devices[j].label.domain, pool->devices[i].label.domain))
-			j++;
-		pool->devices[i].domain = j;
-	}
-}
-
 static unsigned how_many(uint64_t set)
 {
 	return (unsigned)__builtin_popcountll(set);
 }
 
-static uint64_t domains_of(const struct pool *pool, uint64_t members)
+static uint64_t domains_of(const uint8_t *domains, uint64_t members)
 {
-	uint64_t domains = 0;
+	uint64_t all = 0;
 
 	for (; members; members &= members - 1)
-		domains |= UINT64_C(1) << pool->devices[__builtin_ctzll(members)].domain;
-	return domains;
+		all |= UINT64_C(1) << domains[__builtin_ctzll(members)];
+	return all;
 }
 
 /* Whether all of a domain may be lost. */
-static bool domains_count(const struct pool *pool, uint64_t active)
+static bool domains_count(unsigned data, unsigned parity, const uint8_t *domains, uint64_t active)
 {
-	unsigned width = pool->header.data + pool->header.parity, needed;
+	unsigned width = data + parity, needed;
 
 	if (width > how_many(active))
 		width = how_many(active);
-	needed = (width + pool->header.parity - 1) / pool->header.parity;
-	return how_many(domains_of(pool, active)) >= (needed > 3 ? needed : 3);
+	needed = (width + parity - 1) / parity;
+	return how_many(domains_of(domains, active)) >= (needed > 3 ? needed : 3);
+}
+
+static bool allowed(
+	unsigned data, unsigned parity, const uint8_t *domains, uint64_t active, uint64_t lost)
+{
+	if (how_many(lost) <= parity)
+		return true;
+	return how_many(domains_of(domains, lost)) == 1 &&
+	       domains_count(data, parity, domains, active) && how_many(active & ~lost) > parity;
 }
 
 uint64_t members_active(const struct pool *pool)
@@ -64,10 +62,12 @@ uint64_t members_active(const struct pool *pool)
 
 bool losses_allowed(const struct pool *pool, uint64_t active, uint64_t lost)
 {
-	if (how_many(lost) <= pool->header.parity)
-		return true;
-	return how_many(domains_of(pool, lost)) == 1 && domains_count(pool, active) &&
-	       how_many(active & ~lost) > pool->header.parity;
+	return allowed(pool->header.data, pool->header.parity, pool->domains, active, lost);
+}
+
+bool pool_owner_is_shown(const struct pool_summary *s, uint64_t members)
+{
+	return !allowed(s->data, s->parity, s->domains, s->active, members & s->active);
 }
 
 unsigned losses_most(const struct pool *pool)
@@ -75,11 +75,13 @@ unsigned losses_most(const struct pool *pool)
 	uint64_t active = members_active(pool);
 	unsigned most = pool->header.parity;
 
-	for (unsigned i = 0; domains_count(pool, active) && i < pool->device_count; i++) {
+	if (!domains_count(pool->header.data, pool->header.parity, pool->domains, active))
+		return most;
+	for (unsigned i = 0; i < pool->device_count; i++) {
 		unsigned size = 0;
 
 		for (uint64_t left = active; left; left &= left - 1)
-			size += pool->devices[__builtin_ctzll(left)].domain == i;
+			size += pool->domains[__builtin_ctzll(left)] == i;
 		if (size > most)
 			most = size;
 	}

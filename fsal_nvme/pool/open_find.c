@@ -278,7 +278,7 @@ int opening_count(struct opening *o)
 
 	pool->k = pool->header.data;
 	pool->m = pool->header.parity;
-	losses_init(pool);
+	label_domains(&pool->label, pool->domains);
 	rc = check_enough(o);
 	if (rc)
 		return rc;

@@ -18,7 +18,7 @@ static unsigned spread_width(const struct pool *pool, uint64_t members)
 	unsigned here[POOL_DEVICES_MAX] = {0}, width = 0;
 
 	for (; members; members &= members - 1)
-		width += here[pool->devices[__builtin_ctzll(members)].domain]++ < pool->m;
+		width += here[pool->domains[__builtin_ctzll(members)]]++ < pool->m;
 	return width;
 }
 

@@ -105,6 +105,8 @@ struct pool_summary {
 	uint8_t owner_boot[16];
 	unsigned data, parity, device_count, devices_found;
 	uint8_t members[POOL_DEVICES_MAX][16]; /* uuids of its devices */
+	uint8_t domains[POOL_DEVICES_MAX]; /* of each: the first of them that is in the same */
+	uint64_t active; /* those that were not dropped, a bit each */
 	/* Of the device that was probed: */
 	uint64_t version[4]; /* the greatest of these, in turn, is of the pool's newest label */
 	uint8_t device[16];
@@ -120,6 +122,9 @@ int pool_probe(struct engine *engine, const char *path, struct pool_summary *sum
  * afterwards: device_open() says -ETIMEDOUT. */
 void pool_probe_each(struct engine *engine, const char *const *paths, unsigned count,
 	struct pool_summary *summaries, int *results);
+/* Whether these, a bit for each of summary->members, are so many that whoever has the pool has
+ * written to one of them: nobody has it but whom the newest of them shows. */
+bool pool_owner_is_shown(const struct pool_summary *summary, uint64_t members);
 /* An idle pool: gives it to `host` (import), to nobody (export), or wipes its labels (destroy). */
 int pool_assign(struct engine *engine, const struct pool_open_options *options, const char *host,
 	struct error *error);

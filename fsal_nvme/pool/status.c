@@ -46,8 +46,8 @@ static bool segment_uneven(struct pool *pool, const struct segment_row *row)
 		unsigned here = 0;
 
 		for (unsigned j = 0; j < width; j++)
-			here += pool->devices[row->chunks[i].device].domain ==
-				pool->devices[row->chunks[j].device].domain;
+			here += pool->domains[row->chunks[i].device] ==
+				pool->domains[row->chunks[j].device];
 		if (here > row->parity)
 			return true;
 	}

@@ -12,7 +12,7 @@ import subprocess
 
 import pytest
 
-from conftest import NOT_FOUND, OK, REFUSED, USAGE, wait_until
+from conftest import NOT_FOUND, OK, REFUSED, USAGE, Site, wait_until
 from schemas import validate
 
 
@@ -54,6 +54,22 @@ def test_serve_and_stop(pool):
     assert not os.path.exists(pool.path('run', 'tank.sock'))
     assert pool.json('pool', 'status', 'tank')['pool']['state'] == 'idle'
     pool.fails(NOT_FOUND, 'serve', 'tank', '--stop')
+
+
+def test_pools_of_one_name(pool, tmp_path):
+    """It is the one with the UUID that it is told, whichever is known here."""
+    def uuid_of(site):
+        return site.json('pool', 'status', 'tank')['pool']['uuid']
+
+    elsewhere = Site(tmp_path / 'elsewhere')
+    elsewhere.pool()
+    other = uuid_of(elsewhere)
+    assert 'UUID' in pool.fails(NOT_FOUND, 'serve', 'tank', '--uuid', other)['message']
+    pool.fails(USAGE, 'serve', 'tank', '--uuid', other[:-1])
+    for uuid, place in ((uuid_of(pool), ()), (other, ('--device-dir', elsewhere.devices_dir))):
+        pool('serve', 'tank', '--uuid', uuid, *place)
+        assert uuid_of(pool) == uuid
+        pool('serve', 'tank', '--stop')
 
 
 def open_files(pid):

@@ -7,14 +7,15 @@ import re
 import signal
 import subprocess
 import threading
+import uuid
 import xml.etree.ElementTree
 
 import pytest
 
-from conftest import CONFIGURED, GENERIC, INSTALLED, NOT_RUNNING, OCF_ROOT, SUCCESS, SYSTEM, UNIMPLEMENTED
+from conftest import Agent, CONFIGURED, GENERIC, INSTALLED, NOT_RUNNING, OCF_ROOT, SUCCESS, SYSTEM, UNIMPLEMENTED
 from harness.host import wait_until
 from harness.rpc import answers_null
-from harness.server import LABELS, MILLRACE
+from harness.server import MILLRACE, Pool
 
 
 def test_a_life(agent):
@@ -321,21 +322,35 @@ def test_what_a_cluster_is_told_makes_no_monitor_late(make_agent, cluster, tmp_p
         assert cluster.read_text().split() == asked
 
 
-def test_whose_the_pool_is_may_be_known_late(make_agent, pool, cluster, tmp_path, monkeypatch):
-    """So few drives are seen when the cluster stops it that none needs to know."""
+@pytest.fixture
+def three_domains(tmp_path):
+    """A pool of which each of three nodes has three drives, more than parity."""
+    workdir = tmp_path / 'domains'
+    workdir.mkdir()
+    pool = Pool(workdir, devices=9, device_bytes=256 << 20)
+    files, pool.devices = pool.devices, [f'{file}@n{i // 3}' for i, file in enumerate(pool.devices)]
+    pool.create()
+    pool.devices = files
+    yield pool
+    pool.close()
+
+
+@pytest.mark.parametrize('kind, few', [('pool', 2), ('three_domains', 3)])
+def test_whose_the_pool_is_may_be_known_late(request, kind, few, cluster, tmp_path, monkeypatch):
+    """So few drives are seen when the cluster stops it, or none but a node's own, that none needs to know."""
+    pool = request.getfixturevalue(kind)
     monkeypatch.setenv('MILLRACE_DEVICE_DIR', pool.device_dir)
-    server = make_agent('server')
+    server = Agent('server', pool)
+    request.addfinalizer(lambda: server.run('stop', timeout=40))
     assert server.run('start', **IN_A_CLUSTER) == SUCCESS
     os.kill(server.pid(), signal.SIGKILL)
-    here = {device: os.path.join(pool.workdir, os.path.basename(device)) for device in pool.devices[2:]}
-    old = {}
-    for device in pool.devices[:2]:
-        with open(device, 'rb') as now:
-            old[device] = now.read(LABELS)
+    here = {device: os.path.join(pool.workdir, os.path.basename(device)) for device in pool.devices[few:]}
+    old = {device: f'{pool.workdir}/{os.path.basename(device)}.old' for device in pool.devices[:few]}
+    for device, kept in old.items():
+        subprocess.run(['cp', '--sparse=always', device, kept], check=True)
     pool.verb('pool', 'import', 'tank', '--force', '--host', 'elsewhere', '--device-dir', pool.device_dir)
-    for device, labels in old.items():
-        with open(device, 'r+b') as now:
-            now.write(labels)
+    for device, kept in old.items():
+        os.rename(kept, device)
     for device, away in here.items():
         os.rename(device, away)
     with open(tmp_path / 'millrace-tank.look', 'a') as look:  # what its watch has seen until now
@@ -379,6 +394,13 @@ def test_a_pool_that_was_let_go(make_agent, pool, cluster, tmp_path):
     assert server.run('start', **IN_A_CLUSTER) == SUCCESS
     assert pool.status()['owner'] == os.uname().nodename
     assert server.run('stop', **IN_A_CLUSTER) == SUCCESS
+
+
+def test_another_pool_of_the_same_name(agent, pool):
+    """A node that knows one does not serve it as the service's."""
+    other = uuid.uuid4()
+    assert agent.run('start', uuid=other) == GENERIC and 'no pool of that name and UUID' in agent.said
+    assert agent.run('start', uuid=pool.status()['uuid']) == SUCCESS
 
 
 def test_a_server_that_the_cluster_has_not_started(make_agent, pool, cluster):
@@ -432,7 +454,7 @@ def test_metadata(agent):
     root = xml.etree.ElementTree.fromstring(done.stdout)
     assert root.get('name') == os.path.basename(agent.path)
     assert {action.get('name') for action in root.iter('action')} >= {'start', 'stop', 'monitor', 'meta-data'}
-    assert {p.get('name') for p in root.iter('parameter')} == set(agent.parameters) | {'lease', 'rdma_connections', 'rdma_memory'}
+    assert {p.get('name') for p in root.iter('parameter')} == set(agent.parameters) | {'uuid', 'lease', 'rdma_connections', 'rdma_memory'}
 
 
 def test_ocf_tester_has_no_complaint(agent, tmp_path):

@@ -166,9 +166,31 @@ def test_a_node_that_pacemaker_leaves_alone_takes_nothing_over(cluster):
         for words in LEAVES:
             assert 'no other node is online' in owner.refused(*words)
         assert f'{other.name} is maintenance' in owner.refused('service', 'move', 'tank', other.name)
+        assert 'no other node is online' in may_not_boot(owner)
     finally:
         owner.run(*maintenance, '--delete')
     assert cluster.owner() is owner
+
+
+def may_not_boot(node):
+    """What it is told when it is to be updated."""
+    done = node.attempt('/usr/lib/millrace/cluster', 'claim', 'seconds=300')
+    assert done.returncode == 4 and node.attempt('cibadmin', '--query', '--xpath',
+                                                 "//cluster_property_set[@id='millrace-change']").returncode
+    return done.stdout
+
+
+def test_a_node_that_pacemaker_leaves_alone_does_not_boot(cluster):
+    """Its server would go on beside the next one."""
+    owner = cluster.owner()
+    maintenance = ('crm_attribute', '--node', owner.name, '--name', 'maintenance')
+    owner.run(*maintenance, '--update', 'true')
+    try:
+        wait_until(lambda: f'pacemaker leaves {owner.name} alone: it takes nothing over' in advice(owner), 60, 'it is told')
+        assert f'to leave what {owner.name} runs alone' in may_not_boot(owner)
+    finally:
+        owner.run(*maintenance, '--delete')
+    assert cluster.wait_until_served() is owner
 
 
 @contextlib.contextmanager
@@ -294,9 +316,18 @@ def test_what_an_admin_has_told_pacemaker_stays(cluster):
                 assert f'pcs constraint remove {id}' in owner.refused('service', 'move', 'tank', *words)
             for words in (('node', 'drain'), ('cluster', 'leave')) if id == 'away' else ():
                 assert f'pcs constraint remove {id}' in owner.refused(*words)
+            assert id != 'away' or f'pcs constraint remove {id}' in may_not_boot(owner)
         finally:
             untell(id)
     assert cluster.owner() is owner and owner.server_pid() == pid
+    told(f'node="{other.name}" score="-INFINITY">', 'away')
+    try:  # nor while the server is just begun anew
+        owner.run('kill', '-KILL', str(pid))
+        wait_until(lambda: cluster.owner() is None, 30, 'nobody serves')
+        assert 'pcs constraint remove away' in owner.refused('node', 'drain')
+        assert cluster.wait_until_served() is owner
+    finally:
+        untell('away')
     told(f'node="{owner.name}" score="1">', 'likes')
     try:
         cluster.move()
@@ -462,6 +493,12 @@ def test_a_service_is_removed_and_made(cluster, readers, writer, told):
               '</resource_set></rsc_order>')
     assert 'tank-server is a part of several' in node.refused('service', 'remove', 'tank', '--yes')
     node.run('cibadmin', '--delete', '--xpath', "//rsc_order[@id='several']")
+    managed = ('crm_resource', '--resource', 'tank-reader', '--meta', '--parameter-value', 'false')
+    node.run(*managed, '--set-parameter', 'is-managed')
+    try:
+        assert 'to leave readers of tank alone' in node.refused('service', 'remove', 'tank', '--yes')
+    finally:
+        node.run(*managed[:-2], '--delete-parameter', 'is-managed')
     constrain('<rsc_colocation id="beside" rsc="fencing" with-rsc="tank-address" score="1"/>')  # goes with what it is about
     node.run('attrd_updater', '--name', 'fail-count-tank-reader#start_0', '--update', '1')
     wait_until(lambda: has_failed('reader#start_0'), 60, 'that has failed')

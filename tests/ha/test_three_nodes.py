@@ -31,10 +31,10 @@ def test_who_is_left_serves_when_all_others_are_known_to_be_dead(cluster):
     assert 'is fenced first' in left.refused('cluster', 'remove', second.name, third.name, '--yes')
     told = {row['what']: row['next'] for row in left.ask('cluster', 'status')['advice']}
     assert 'confirm-dead' in told['there is no quorum: nothing is served'] and f'{third.name} is lost, and may be at work all the same' in told
-    left.ask('cluster', 'confirm-dead', second.name, '--yes')
+    assert f'nobody knows of {third.name}' in left.ask('cluster', 'confirm-dead', second.name, '--yes')['message']
     assert not left.ask('cluster', 'status')['cluster']['quorum'] and not cluster.owner()
     assert 'is fenced first' in left.refused('cluster', 'remove', second.name, third.name, '--yes')
-    left.ask('cluster', 'confirm-dead', third.name, '--yes')
+    assert 'message' not in left.ask('cluster', 'confirm-dead', third.name, '--yes')
     assert left.ask('cluster', 'status')['cluster']['quorum']
     assert cluster.wait_until_served() is left and cluster.fenced == []
     assert 'they outvote' in left.refused('cluster', 'remove', second.name, third.name)

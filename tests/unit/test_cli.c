@@ -267,6 +267,44 @@ static void drives_are_told_apart(void **state)
 	drive_is(disk, 0, "");
 }
 
+static void put_line(const char *path, const char *line)
+{
+	FILE *file = fopen(path, "w");
+
+	assert_non_null(file);
+	fputs(line, file);
+	fclose(file);
+}
+
+/* The node that a drive of this model is of, or "", of the drive and of a partition. */
+static void node_is(const char *model, const char *expected)
+{
+	char disk[] = "/tmp/sysfs-XXXXXX", part[40], device[40], models[60], serial[60], node[64];
+
+	assert_non_null(mkdtemp(disk));
+	snprintf(part, sizeof(part), "%s/part", disk);
+	snprintf(device, sizeof(device), "%s/device", disk);
+	snprintf(models, sizeof(models), "%s/model", device);
+	snprintf(serial, sizeof(serial), "%s/serial", device);
+	assert_int_equal(mkdir(part, 0700) | mkdir(device, 0700), 0);
+	put_line(models, model);
+	put_line(serial, "n2                  \n");
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(identity_node_of_block(i ? part : disk, node, sizeof(node)),
+			expected[0] > 0);
+		if (expected[0])
+			assert_string_equal(node, expected);
+	}
+	assert_int_equal(unlink(models) | unlink(serial), 0);
+	assert_int_equal(rmdir(part) | rmdir(device) | rmdir(disk), 0);
+}
+
+static void a_drive_is_of_its_node(void **state)
+{
+	node_is("Millrace                                \n", "n2");
+	node_is("Another                                 \n", "");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -280,6 +318,7 @@ int main(void)
 		cmocka_unit_test(object_names),
 		cmocka_unit_test(exit_codes),
 		cmocka_unit_test(drives_are_told_apart),
+		cmocka_unit_test(a_drive_is_of_its_node),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -339,8 +339,10 @@ static void two_parts_never_go_on_both(void **state)
 {
 	for (unsigned domains = 2; domains <= 4; domains++) {
 		uint64_t all = from(0, domains * OF_DOMAIN);
+		struct pool_summary summary;
 
 		begin(domains, 8);
+		assert_int_equal(pool_probe(f.engine, f.names[0], &summary), 0);
 		for (uint64_t part = 1; part < all; part++) {
 			bool one = losses_allowed(pool, all, all & ~part) &&
 				   __builtin_popcountll(part) > (int)pool->m;
@@ -348,6 +350,9 @@ static void two_parts_never_go_on_both(void **state)
 				     __builtin_popcountll(all & ~part) > (int)pool->m;
 
 			assert_false(one && other);
+			/* What went on without a part has not written to any of it. */
+			assert_int_equal(pool_owner_is_shown(&summary, part),
+				!losses_allowed(pool, all, part));
 		}
 		assert_int_equal(losses_allowed(pool, all, from(0, 3)), domains > 2);
 		assert_int_equal(losses_most(pool), domains > 2 ? 3 : 2);

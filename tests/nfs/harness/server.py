@@ -19,7 +19,7 @@ MILLRACE = os.environ.get('MILLRACE', os.path.join(ROOT, 'build/bin/millrace'))
 VERB_TIMEOUT = 300
 START_TIMEOUT = 120
 STOP_TIMEOUT = 120
-LABELS = 1 << 20  # bytes that have them, and are the first of each device
+LABELS = 1 << 20  # bytes at the beginning of each device that have the first of its two areas of them
 LEASE = 20  # seconds; a grace period, which many tests wait for, is half as much again
 
 
