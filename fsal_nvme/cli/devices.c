@@ -404,6 +404,25 @@ static bool load_wanted(
 	return false;
 }
 
+/* About a pool of which none is found, for why_none()'s reason. */
+static const char *what_to_do(const struct command *command, int why, bool cached)
+{
+	if (why == -ETIMEDOUT)
+		return "devices that may be its hang: they are there, and do not answer; see "
+		       "`dmesg`";
+	if (why == -EACCES)
+		return "its devices cannot be read: run as root";
+	if (command->by_uuid)
+		return "there is no pool of that name and UUID here: `millrace pool import` looks "
+		       "for pools on all devices; where the pool of a service was made anew, "
+		       "`millrace service remove` and `create` have it serve that one";
+	if (cached)
+		return "none of its devices is there: attach them, or, if they are gone or hold "
+		       "something else, `millrace pool export --force` with its name forgets it "
+		       "here";
+	return "there is no such pool here: `millrace pool import` looks for pools on all devices";
+}
+
 /*
  * A device that merely has another name since the last time must not be taken for a missing one: it
  * would be dropped. So everything is looked at when the known paths do not show all devices.
@@ -433,18 +452,7 @@ int pool_find(
 	}
 	if (!rc && !found->set.count) {
 		rc = why_none(command, &set);
-		error_set(error, rc, name, "%s",
-			rc == -ETIMEDOUT ? "devices that may be its hang: they are there, and do "
-					   "not answer; "
-					   "see `dmesg`"
-			: rc == -EACCES  ? "its devices cannot be read: run as root"
-			: cached         ? "none of its devices is there: attach them, or, if they "
-					   "are gone or hold something else, `millrace pool export "
-					   "--force` with its name forgets it here"
-			: uuid ? "there is no pool of that name and UUID here: `millrace pool "
-				 "import` looks for pools on all devices"
-			       : "there is no such pool here: `millrace pool import` looks for "
-				 "pools on all devices");
+		error_set(error, rc, name, "%s", what_to_do(command, rc, cached));
 	}
 	device_set_free(&set);
 	if (rc)

@@ -86,15 +86,42 @@ static int check_arguments(struct serving *s)
 	return 0;
 }
 
+/* Whether that of its name which this host knew is another one; `set` gets its devices. */
+static bool another_is_known(
+	const struct command *c, const struct pool_summary *s, struct device_set *set)
+{
+	uint8_t uuid[16];
+
+	return !cache_load(c, s->name, set, uuid) && memcmp(uuid, s->uuid, sizeof(uuid));
+}
+
 /* One that was let go, while that of its name which this host knew is not seen. */
 static bool is_another(const struct command *c, const struct pool_summary *s)
 {
 	struct device_set set = {0};
-	uint8_t uuid[16];
-	bool known = !cache_load(c, s->name, &set, uuid);
+	bool another = !c->by_uuid && another_is_known(c, s, &set);
 
 	device_set_free(&set);
-	return known && !c->by_uuid && memcmp(uuid, s->uuid, sizeof(uuid));
+	return another;
+}
+
+/* What this host knew is there: it is not to be forgotten for one that a cluster serves. */
+static bool another_is_there(struct command *c, const struct pool_summary *s)
+{
+	struct device_set set = {0};
+	struct found_pool *list = NULL;
+	unsigned count = 0;
+	bool there = false;
+
+	if (c->by_uuid && another_is_known(c, s, &set) && !pools_probe(c, &set, &list, &count))
+		for (unsigned i = 0; i < count; i++)
+			there |= !strcmp(list[i].summary.name, s->name) &&
+				 memcmp(list[i].summary.uuid, s->uuid, 16);
+	for (unsigned i = 0; i < count; i++)
+		found_free(&list[i]);
+	free(list);
+	device_set_free(&set);
+	return there;
 }
 
 /* A reader is in nobody's way, and whoever is told that the last owner is fenced takes the pool
@@ -148,7 +175,7 @@ static int configure(struct serving *s, struct found_pool *found)
 		rc = check_devices(c, found);
 	if (!rc)
 		rc = server_configure(c, found, &s->place, s->config, sizeof(s->config));
-	if (!rc)
+	if (!rc && !another_is_there(c, &found->summary))
 		cache_save(c, found, NULL);
 	if (lock >= 0)
 		close(lock);

@@ -66,10 +66,12 @@ def test_pools_of_one_name(pool, tmp_path):
     other = uuid_of(elsewhere)
     assert 'UUID' in pool.fails(NOT_FOUND, 'serve', 'tank', '--uuid', other)['message']
     pool.fails(USAGE, 'serve', 'tank', '--uuid', other[:-1])
-    for uuid, place in ((uuid_of(pool), ()), (other, ('--device-dir', elsewhere.devices_dir))):
+    own = uuid_of(pool)
+    for uuid, place in ((own, ()), (other, ('--device-dir', elsewhere.devices_dir))):
         pool('serve', 'tank', '--uuid', uuid, *place)
         assert uuid_of(pool) == uuid
         pool('serve', 'tank', '--stop')
+        assert uuid_of(pool) == own  # what is known here stays, as long as that is there
 
 
 def open_files(pid):

@@ -8,6 +8,8 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import tempfile
 import time
 
 import pytest
@@ -15,6 +17,7 @@ import pytest
 from cluster import PORT, USAGE
 from harness.appender import told  # noqa: F401 (a fixture)
 from harness.host import wait_until
+from harness.server import MILLRACE
 from served import client, cluster, readers, whole, writer  # noqa: F401 (fixtures)
 
 ETH_P_ARP = 0x0806
@@ -468,6 +471,23 @@ def told_to(resource, role, node):
         node.run(*words[:-2], '--delete-parameter', 'target-role')
 
 
+@contextlib.contextmanager
+def another_tank(device_dir):
+    """A pool of that name is there as well."""
+    with tempfile.TemporaryDirectory() as elsewhere:
+        devices = [os.path.join(device_dir, f'other{i}') for i in range(3)]
+        for device in devices:
+            with open(device, 'wb') as file:
+                file.truncate(256 << 20)
+        try:
+            subprocess.run([MILLRACE, 'pool', 'create', 'tank', '--data', '2', '--parity', '1', *devices, '--state-dir', elsewhere,
+                            '--run-dir', elsewhere], check=True, capture_output=True)
+            yield
+        finally:
+            for device in devices:
+                os.unlink(device)
+
+
 def test_a_service_is_removed_and_made(cluster, readers, writer, told):
     """Nothing of it is left, and the one that is made has what this module's had."""
     node = cluster.nodes[0]
@@ -530,6 +550,8 @@ def test_a_service_is_removed_and_made(cluster, readers, writer, told):
     for address, why in ((other.address, f'of node {other.name}'), (other.reader_address, f'of node {other.name}'),
                          (node.reader_address, 'this node has'), (f'{cluster.network}.1', 'another host has')):
         assert why in node.refused('service', 'create', 'tank', '--pool', 'tank', '--address', f'{address}/24')
+    with another_tank(cluster.pool.device_dir):
+        assert 'drives of 2 pools called tank' in node.attempt(*create).stdout
     with cluster.nodes[0].taken(PORT), cluster.nodes[1].taken(PORT):
         failed = node.attempt(*create)
         assert failed.returncode == 1 and 'tank is served by no node: ' in failed.stdout

@@ -69,6 +69,18 @@ static bool may_die(void)
 	return may;
 }
 
+/* Whose the pool is: whoever goes on does not write to them. */
+static void dropped_ones_do_not_tell(unsigned domain)
+{
+	unsigned other = (domain + 1) % 3 * OF_DOMAIN;
+	uint64_t dropped = UINT64_C(7) << (domain * OF_DOMAIN), others = UINT64_C(1) << other;
+	struct pool_summary summary;
+
+	assert_int_equal(pool_probe(f.engine, f.names[other], &summary), 0);
+	assert_false(pool_owner_is_shown(&summary, dropped | others));
+	assert_true(pool_owner_is_shown(&summary, UINT64_C(7) << other));
+}
+
 /* One after the other, each while the pool is in use, at a crash, and taken back. What was written
  * to two domains alone has two chunks in each, so that another one may go as soon as it is back. */
 static void each_domain_in_turn(void **state)
@@ -80,6 +92,7 @@ static void each_domain_in_turn(void **state)
 		add_files(3);
 		assert_int_equal(in_state(DEVICE_DROPPED), OF_DOMAIN);
 		assert_false(may_die());
+		dropped_ones_do_not_tell(domain);
 		crash();
 		open_pool();
 		must_have_all_files();
