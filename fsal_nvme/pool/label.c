@@ -125,14 +125,24 @@ bool label_is_newer(const struct label *a, const struct label *b)
 	return (order ? order : label_version_order(label_version(a), label_version(b))) > 0;
 }
 
+uint64_t label_active(const struct label *label)
+{
+	uint64_t active = 0;
+
+	for (unsigned i = 0; i < label->device_count; i++)
+		if (label->devices[i].state == DEVICE_ACTIVE)
+			active |= UINT64_C(1) << i;
+	return active;
+}
+
 void label_domains(const struct label *label, uint8_t domains[POOL_DEVICES_MAX])
 {
 	for (unsigned i = 0; i < label->device_count; i++) {
-		uint8_t first = 0;
+		unsigned first = 0;
 
-		while (strcmp(label->devices[first].domain, label->devices[i].domain))
+		while (first < i && strcmp(label->devices[first].domain, label->devices[i].domain))
 			first++;
-		domains[i] = first;
+		domains[i] = (uint8_t)first;
 	}
 }
 

@@ -30,6 +30,8 @@ int label_version_order(struct label_version a, struct label_version b);
 /* Which of two the pool goes by: the one with the later content; of two that have the same, the
  * later claim. */
 bool label_is_newer(const struct label *a, const struct label *b);
+/* Devices that it has not dropped, a bit each. */
+uint64_t label_active(const struct label *label);
 /* Of each device: the first one that is in the same domain. */
 void label_domains(const struct label *label, uint8_t domains[POOL_DEVICES_MAX]);
 

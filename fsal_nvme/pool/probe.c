@@ -41,10 +41,9 @@ static void fill_summary(
 	s->data = header->data;
 	s->parity = header->parity;
 	s->device_count = label->device_count;
-	for (unsigned i = 0; i < label->device_count; i++) {
+	for (unsigned i = 0; i < label->device_count; i++)
 		memcpy(s->members[i], label->devices[i].uuid, 16);
-		s->active |= (uint64_t)(label->devices[i].state == DEVICE_ACTIVE) << i;
-	}
+	s->active = label_active(label);
 	label_domains(label, s->domains);
 	s->devices_found = header->data > 0;
 	memcpy(s->device, header->uuid, 16);
