@@ -24,6 +24,7 @@ def states(node):
 def test_who_is_left_serves_when_all_others_are_known_to_be_dead(cluster):
     """Nobody has fenced them, for want of a quorum; they can be taken out then, and not before."""
     left, second, third = cluster.nodes
+    without_drives = 'of nodes with drives of their own most must run'
     left.run('touch', '/etc/millrace/fencing')  # by which the command knows that drives are for it
     for node in (second, third):
         node.kill()
@@ -31,6 +32,9 @@ def test_who_is_left_serves_when_all_others_are_known_to_be_dead(cluster):
     assert 'is fenced first' in left.refused('cluster', 'remove', second.name, third.name, '--yes')
     told = {row['what']: row['next'] for row in left.ask('cluster', 'status')['advice']}
     assert 'confirm-dead' in told['there is no quorum: nothing is served'] and f'{third.name} is lost, and may be at work all the same' in told
+    left.run('rm', '/etc/millrace/fencing')
+    assert without_drives in ' '.join(row['next'] for row in left.ask('cluster', 'status')['advice'])
+    left.run('touch', '/etc/millrace/fencing')
     assert f'nobody knows of {third.name}' in left.ask('cluster', 'confirm-dead', second.name, '--yes')['message']
     assert not left.ask('cluster', 'status')['cluster']['quorum'] and not cluster.owner()
     assert 'is fenced first' in left.refused('cluster', 'remove', second.name, third.name, '--yes')

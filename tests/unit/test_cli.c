@@ -225,6 +225,15 @@ struct attribute {
 	const char *leaf, *line;
 };
 
+static void put_line(const char *path, const char *line)
+{
+	FILE *file = fopen(path, "w");
+
+	assert_non_null(file);
+	fputs(line, file);
+	fclose(file);
+}
+
 /* A directory as sysfs has it, asked, and taken away again. */
 static void drive_is(const struct attribute *attributes, unsigned count, const char *expected)
 {
@@ -234,13 +243,8 @@ static void drive_is(const struct attribute *attributes, unsigned count, const c
 	snprintf(directory, sizeof(directory), "%s/part", disk);
 	assert_int_equal(mkdir(directory, 0700), 0);
 	for (unsigned i = 0; i < count; i++) {
-		FILE *file;
-
 		snprintf(path, sizeof(path), "%s/%s", directory, attributes[i].leaf);
-		file = fopen(path, "w");
-		assert_non_null(file);
-		fputs(attributes[i].line, file);
-		fclose(file);
+		put_line(path, attributes[i].line);
 	}
 	identity_of_block(directory, text);
 	assert_string_equal(text, expected);
@@ -265,15 +269,6 @@ static void drives_are_told_apart(void **state)
 	drive_is(part, 3, "eui.0025 part 2, 1024 sectors");
 	drive_is(empty, 2, "8 sectors");
 	drive_is(disk, 0, "");
-}
-
-static void put_line(const char *path, const char *line)
-{
-	FILE *file = fopen(path, "w");
-
-	assert_non_null(file);
-	fputs(line, file);
-	fclose(file);
 }
 
 /* The node that a drive of this model is of, or "", of the drive and of a partition. */
