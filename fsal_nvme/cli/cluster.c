@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "cli/command.h"
+#include "common/cluster.h"
 
 #define ARGUMENTS_MAX 40
 
@@ -142,4 +143,41 @@ int command_client(struct command *command)
 	if (!rc)
 		put_text(command->result, "message", text_of(command, "mount", "command"));
 	return rc;
+}
+
+/* What the cluster cannot tell is taken for an error: whoever asks is about to write. */
+static int service_of_pool(
+	struct command *c, const struct pool_summary *pool, char *service, struct error *error)
+{
+	char name[POOL_NAME_MAX + 8], uuid[64];
+	json_t *text = json_uuid(pool->uuid), *result = json_object();
+	const char *words[] = {"of", name, uuid, NULL}, *found;
+	int rc;
+
+	snprintf(name, sizeof(name), "pool=%s", pool->name);
+	snprintf(uuid, sizeof(uuid), "uuid=%s", json_string_value(text));
+	rc = helper_run(c, "service", words, pool->name, result);
+	if (rc && error != &c->error) {
+		error_set(error, rc, pool->name, "%s", c->error.message);
+		error_clear(&c->error);
+	}
+	found = json_string_value(json_object_get(json_object_get(result, "service"), "name"));
+	snprintf(service, SERVICE_NAME_MAX + 1, "%s", found ? found : "");
+	json_decref(result);
+	json_decref(text);
+	return rc;
+}
+
+int refuse_besides_service(struct command *c, const struct pool_summary *pool, struct error *error)
+{
+	char service[SERVICE_NAME_MAX + 1] = "";
+	int rc = host_is_member() ? service_of_pool(c, pool, service, error) : 0;
+
+	if (rc || !*service)
+		return rc;
+	return error_set(error, -EBUSY, pool->name,
+		"service %s of this cluster is to serve it, and does not here, now: say this on "
+		"the node that `millrace service list` shows (or, to change a pool that is not "
+		"served, behind `pcs resource disable %s-server`)",
+		service, service);
 }

@@ -185,6 +185,17 @@ int command_cluster(struct command *command);
 int command_service(struct command *command);
 int command_client(struct command *command);
 
+#define SERVICE_NAME_MAX 41
+/*
+ * -EBUSY where a service of this host's cluster is to serve the pool: its server may start at any
+ * time, here or elsewhere, and nothing but that server writes to the pool. 0 in no cluster, and
+ * where pacemaker was told to let the server be (disabled, or maintenance-mode). Another error
+ * where the cluster does not run here, and cannot be asked. To be asked behind command_lock(), by
+ * which no server starts here meanwhile. `error` may be that of `command`.
+ */
+int refuse_besides_service(
+	struct command *command, const struct pool_summary *pool, struct error *error);
+
 /* --- helper.c: what programs of the appliance and of a cluster do ------------------------ */
 
 /* Runs `helper` with `words`, which end with NULL; what it answers become members of `result`. Its

@@ -134,6 +134,8 @@ static int change(struct command *command, const struct found_pool *found, const
 	int lock = -1, rc = command_lock(command, found->summary.name, &lock, error);
 
 	if (!rc)
+		rc = refuse_besides_service(command, &found->summary, error);
+	if (!rc)
 		rc = open_and_act(command, found, false, verb, args, result, error);
 	if (!rc)
 		cache_save(command, found, NULL);

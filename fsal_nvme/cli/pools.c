@@ -60,7 +60,10 @@ static int refuse_served(struct command *c, const char *name)
 	if (!pool_is_served(c, name))
 		return 0;
 	return error_set(&c->error, -EBUSY, name,
-		"it is being served: `millrace serve %s --stop` ends that", name);
+		host_is_member() ? "it is being served: `millrace service remove` ends that, where "
+				   "`millrace service list` has it, else `millrace serve %s --stop`"
+				 : "it is being served: `millrace serve %s --stop` ends that",
+		name);
 }
 
 static int hold(struct command *c, struct held_pool *held)
@@ -79,6 +82,8 @@ static int hold(struct command *c, struct held_pool *held)
 		rc = command_lock(c, held->name, &held->lock, &c->error);
 	if (rc == -EAGAIN)
 		rc = refuse_served(c, held->name);
+	if (!rc)
+		rc = refuse_besides_service(c, &held->found.summary, &c->error);
 	return rc;
 }
 
@@ -422,6 +427,8 @@ static int assign_to_us(struct command *c, const struct found_pool *found)
 	rc = command_lock(c, s->name, &lock, &c->error);
 	if (rc == -EAGAIN)
 		rc = refuse_served(c, s->name);
+	if (!rc && !s->exported)
+		rc = refuse_besides_service(c, s, &c->error);
 	terminal_part("import", s->name);
 	if (!rc)
 		rc = pool_assign(engine, &options, command_host(c), &c->error);

@@ -25,7 +25,8 @@
 #define OWN_ADDRESSES                                                                      \
 	{                                                                                  \
 		"address", VALUE_TEXT, PARAMETER_NEEDED | PARAMETER_MANY, 0, 0, "ADDRESS", \
-			"where other nodes reach this one; again for a second network"     \
+			"where clients and other nodes reach this one; again for a second" \
+			" network, between nodes"                                          \
 	}
 #define WATCHDOG                                                                                  \
 	{                                                                                         \

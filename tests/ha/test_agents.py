@@ -429,6 +429,7 @@ def test_outside_of_a_cluster_nobody_is_told(make_agent, pool, cluster):
 @pytest.mark.parametrize('parameters, code, said', [
     ({'pool': None}, CONFIGURED, 'pool is missing'),
     ({'port': 'x'}, CONFIGURED, 'numbers'),
+    ({'lease': '9'}, CONFIGURED, '10 s or more'),
     ({'command': '/nowhere/millrace'}, INSTALLED, 'not installed')])
 def test_bad_parameters(agent, parameters, code, said):
     assert agent.run('validate-all', **parameters) == code

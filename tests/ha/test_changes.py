@@ -104,6 +104,16 @@ def test_a_list_comes_over_any_network(nodes, addresses, tmp_path):
         assert (n2 / 'corosync.conf').read_text() == new.read_text()
 
 
+@pytest.mark.parametrize('addresses, good', [
+    ('192.0.2.2 198.51.100.2', True), ('198.51.100.2 192.0.2.2', False), ('192.0.2.2 192.0.2.3', True), ('203.0.113.2 192.0.2.2', True)])
+def test_addresses_of_who_joins_are_in_the_order_of_those_that_are_there(nodes, addresses, good):
+    """Where both nodes have the same two networks; of others nothing is known."""
+    nodes.make('n1', members(['192.0.2.1', '198.51.100.1']))
+    place = 'ip address replace 198.51.100.1/24 dev nowhere; USAGE=2; '
+    rc, said = nodes.call('n1', f'{place}check_order "{addresses}"')
+    assert (rc, said) == (0, '') if good else rc == 2 and 'for the network of 192.0.2.1 first' in said
+
+
 def test_an_address_that_is_gone_is_not_listened_at_until_it_comes_back(nodes, tmp_path):
     """Nobody tries to listen at it again and again, for which openssl is started: where processors are few the node's work waits for that."""
     address = '198.51.100.2'

@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from cluster import PORT, USAGE
+from cluster import PORT, REFUSED, USAGE
 from harness.appender import told  # noqa: F401 (a fixture)
 from harness.host import wait_until
 from harness.server import MILLRACE
@@ -48,6 +48,15 @@ def test_fencing_is_of_one_kind(cluster):
                   ('--fencing', '/dev/fence', '--transport', 'tcp'), ('--transport', 'tcp')):
         done = cluster.nodes[0].attempt('millrace', 'cluster', 'create', '--address', '192.0.2.1', *words, '--json')
         assert done.returncode == USAGE and '--pool' in json.loads(done.stdout)['error']['message']
+
+
+def test_who_may_ask(cluster):
+    """Root, also one whose path has no sbin, as of a user who became root."""
+    node = cluster.nodes[0]
+    node.run('env', 'PATH=/usr/bin:/bin', 'millrace', 'cluster', 'status')
+    for words in (('cluster', 'status'), ('service', 'list'), ('client', 'mount-command', 'tank/set')):
+        done = node.attempt('runuser', '-u', 'nobody', '--', 'millrace', *words, '--json')
+        assert done.returncode == 6 and 'only root may' in json.loads(done.stdout)['error']['message']
 
 
 def advice(node):
@@ -198,9 +207,13 @@ def test_a_node_that_pacemaker_leaves_alone_does_not_boot(cluster):
 
 @contextlib.contextmanager
 def unplugged(node, told_by):
-    """The cable of its first address is out, which `cluster status` tells."""
+    """The cable of its first address is out, which `cluster status` tells; of one that was out before it tells no more."""
+    def is_told():
+        return any(what.startswith(f'clients do not reach {node.name}') for what in advice(told_by))
+
+    wait_until(lambda: not is_told(), 60, 'its cable is in')
     node.cut(node.reader_device)
-    wait_until(lambda: any(what.startswith(f'clients do not reach {node.name}') for what in advice(told_by)), 60, 'it is told')
+    wait_until(is_told, 60, 'it is told')
     try:
         yield
     finally:
@@ -226,6 +239,81 @@ def test_a_node_that_clients_do_not_reach_takes_nothing_over(cluster, readers):
 
 def roles(node):
     return node.attempt('cibadmin', '--query', '--xpath', "//nvpair[@name='target-role']").stdout
+
+
+def test_datasets_are_not_where_clients_do_not_reach_a_node(cluster, readers):
+    """As long as they reach one of those that have them."""
+    def told():
+        return {owner.ask('client', 'mount-command', 'tank/set', '--rank', str(rank))['mount']['address'] for rank in range(2)}
+
+    owner = cluster.owner()
+    other = cluster.other(owner)
+    both = {node.reader_address for node in cluster.nodes}
+    assert told() == both
+    with unplugged(other, owner):
+        assert told() == {owner.reader_address}
+        with unplugged(owner, owner):
+            assert told() == both
+
+
+def reads(cluster, node):
+    tree = cluster.status()
+    return tree.find(f".//clone[@id='tank-reader-clone']/resource[@role='Started']/node[@name='{node.name}']") is not None
+
+
+def test_a_node_without_its_reader_takes_nothing_over(cluster, readers):
+    """What keeps that from the pool would keep the server from it."""
+    owner = cluster.owner()
+    other = cluster.other(owner)
+    attribute = ('crm_attribute', '--node', other.name, '--name', 'millrace-address')
+    wait_until(lambda: not any('clients do not reach' in what for what in advice(owner)), 60, 'all cables are in')
+    other.run(*attribute, '--delete')
+    try:
+        other.run('sh', '-c', 'kill -9 $(cat /run/millrace/reader/tank/pid)')
+        wait_until(lambda: not reads(cluster, other), 60, 'it does not come back')
+        for words in (*LEAVES, ('service', 'move', 'tank', other.name)):
+            assert f'tank-reader does not run on {other.name}' in owner.refused(*words)
+        assert cluster.owner() is owner
+    finally:
+        other.run(*attribute, '--update', other.reader_address)
+        cluster.clean()
+    wait_until(lambda: reads(cluster, other), 60, 'its reader runs')
+    cluster.move()
+    assert cluster.owner() is other
+
+
+CHANGES = (('share', 'create', 'tank/another'), ('pool', 'set', 'tank', 'cache.size=64M'), ('pool', 'export', 'tank'),
+           ('pool', 'destroy', 'tank', '--yes'))
+
+
+def test_a_pool_whose_server_is_about_to_start_is_changed_by_nobody(cluster):
+    """It may start elsewhere at any time, and takes the pool on the cluster's word; but pacemaker may have been told to leave it alone."""
+    owner = cluster.owner()
+    other = cluster.other(owner)
+    for node in cluster.nodes:
+        node.run('crm_resource', '--ban', '--resource', 'tank-server', '--node', node.name)
+    try:
+        wait_until(lambda: owner.attempt('millrace', 'serve', 'tank', '--probe').returncode == 3, 60, 'no server runs')
+        for words in CHANGES:
+            assert 'service tank of this cluster is to serve it' in owner.refused(*words)
+        assert 'is to serve it' in other.refused('pool', 'import', 'tank', '--force', '--device-dir', cluster.pool.device_dir)
+        assert 'another' not in owner.run('millrace', 'share', 'list', 'tank')  # who looks is in nobody's way
+        with told_to('tank-server', 'Stopped', owner):
+            owner.run('millrace', *CHANGES[0])
+        with in_place_of('crm_mon', owner, '#!/bin/sh\nexit 1\n'):
+            for words in CHANGES:
+                done = owner.attempt('millrace', *words, '--json')
+                assert done.returncode == 1 and 'the cluster does not run on this node' in json.loads(done.stdout)['error']['message']
+        assert 'is to serve it' in owner.refused('share', 'destroy', 'tank/another', '--yes')
+        cluster.set('maintenance-mode', 'true')
+        try:
+            owner.run('millrace', 'share', 'destroy', 'tank/another', '--yes')
+        finally:
+            cluster.set('maintenance-mode', 'false')
+    finally:
+        for node in cluster.nodes:
+            node.run('crm_resource', '--clear', '--resource', 'tank-server', '--node', node.name)
+    cluster.wait_until_served()
 
 
 def test_a_removal_that_is_broken_off(cluster, readers, writer, told):
@@ -548,8 +636,16 @@ def test_a_service_is_removed_and_made(cluster, readers, writer, told):
     assert 'assigned to host elsewhere' in node.attempt(*create).stdout
     node.run('millrace', 'pool', 'import', 'tank', '--force', *place)
     for address, why in ((other.address, f'of node {other.name}'), (other.reader_address, f'of node {other.name}'),
-                         (node.reader_address, 'this node has'), (f'{cluster.network}.1', 'another host has')):
+                         (node.reader_address, 'this node has'), (f'{cluster.network}.1', 'another host has'),
+                         ('198.51.100.7', 'in no network of this node')):
         assert why in node.refused('service', 'create', 'tank', '--pool', 'tank', '--address', f'{address}/24')
+    for address in ('127.0.0.2/8', '224.0.0.1/24', f'{cluster.network}.255/24', '0.0.0.0/0', 'fe80::7/64', f'{cluster.address}/0'):
+        done = node.attempt('millrace', 'service', 'create', 'tank', '--pool', 'tank', '--address', address)
+        assert done.returncode in (USAGE, REFUSED), done
+    node.run('ip', 'address', 'add', '203.0.113.1/24', 'dev', 'lan')
+    why = node.refused('service', 'create', 'tank', '--pool', 'tank', '--address', '203.0.113.7/24')
+    assert f'datasets at {node.reader_address}' in why
+    node.run('ip', 'address', 'delete', '203.0.113.1/24', 'dev', 'lan')
     with another_tank(cluster.pool.device_dir):
         assert 'drives of 2 pools called tank' in node.attempt(*create).stdout
     with cluster.nodes[0].taken(PORT), cluster.nodes[1].taken(PORT):
