@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/command.h"
 #include "common/cluster.h"
@@ -168,10 +169,16 @@ static int service_of_pool(
 	return rc;
 }
 
+/* As ha/bin has it: both, or its making was cut off, and nothing serves. */
+static bool cluster_is_made(void)
+{
+	return host_is_member() && !access("/etc/corosync/corosync.conf", F_OK);
+}
+
 int refuse_besides_service(struct command *c, const struct pool_summary *pool, struct error *error)
 {
 	char service[SERVICE_NAME_MAX + 1] = "";
-	int rc = host_is_member() ? service_of_pool(c, pool, service, error) : 0;
+	int rc = cluster_is_made() ? service_of_pool(c, pool, service, error) : 0;
 
 	if (rc || !*service)
 		return rc;
