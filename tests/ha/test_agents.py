@@ -31,6 +31,13 @@ def test_a_life(agent):
     assert agent.pool.status()['state'] == 'idle'
 
 
+def test_a_lease_that_is_too_short_is_the_least(make_agent, pool):
+    """As pcs takes it: not one that no node would start."""
+    assert make_agent('server', lease=5).run('start') == SUCCESS
+    with open(f'{pool.run_dir}/{pool.name}/ganesha.conf') as file:
+        assert 'Lease_Lifetime = 10;' in file.read()
+
+
 def test_a_server_that_died(agent):
     agent.run('start')
     os.kill(agent.pid(), signal.SIGKILL)
