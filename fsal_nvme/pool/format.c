@@ -147,7 +147,8 @@ static bool geometry_valid(const struct device_header *h)
 	if ((h->journal_offset | h->journal_size | h->slots_offset | h->label_b_offset | h->size) %
 		BLOCK_SIZE)
 		return false;
-	if (h->size > (1ull << 60) || h->journal_size > h->size || h->slots_offset > h->size)
+	if (h->size > (1ull << 60) || h->journal_offset > h->size || h->journal_size > h->size ||
+		h->slots_offset > h->size || h->label_b_offset > h->size)
 		return false;
 	if (h->journal_offset < BLOCK_SIZE + LABEL_AREA || h->journal_size < 16 * BLOCK_SIZE ||
 		h->journal_offset + h->journal_size > h->slots_offset)

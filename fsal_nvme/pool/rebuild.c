@@ -383,15 +383,19 @@ static uint32_t next_sources(const struct band *band, uint32_t set, unsigned lac
 	return set;
 }
 
-/* All chunks on devices that were dropped. */
+/* All chunks on devices that were dropped, but for those whose answers are late. */
 static uint32_t last_sources(const struct band *band)
 {
 	unsigned width = segment_width(band->segment);
 	uint32_t set = 0;
 
-	for (unsigned i = 0; i < width; i++)
-		if (!band->sources[i].memory && chunk_last_resort(band->pool, band->segment, i))
+	for (unsigned i = 0; i < width; i++) {
+		const struct source *source = &band->sources[i];
+
+		if (!source->memory && !source->late_memory &&
+			chunk_last_resort(band->pool, band->segment, i))
 			set |= UINT32_C(1) << i;
+	}
 	return set;
 }
 

@@ -78,6 +78,15 @@ void volumes_destroy(struct volumes *volumes)
 	free(volumes);
 }
 
+/* Those that were told of their ends may still be under way here. */
+static void wait_for_commits(struct volume *volume)
+{
+	pthread_mutex_lock(&volume->work_lock);
+	while (volume->commits && !engine_is_simulated(volume->engine))
+		pthread_cond_wait(&volume->work, &volume->work_lock);
+	pthread_mutex_unlock(&volume->work_lock);
+}
+
 void volumes_abandon(struct volumes *volumes)
 {
 	if (volumes)
@@ -87,6 +96,7 @@ void volumes_abandon(struct volumes *volumes)
 
 		volumes->first = volume->next;
 		background_stop(volume);
+		wait_for_commits(volume);
 		lanes_forget(volume);
 		files_free(volume);
 		volume_end_life(volume);
@@ -292,14 +302,6 @@ static bool volume_leave(struct volume *volume)
 		*place = volume->next;
 	pthread_mutex_unlock(&volumes->lock);
 	return last;
-}
-
-static void wait_for_commits(struct volume *volume)
-{
-	pthread_mutex_lock(&volume->work_lock);
-	while (volume->commits && !engine_is_simulated(volume->engine))
-		pthread_cond_wait(&volume->work, &volume->work_lock);
-	pthread_mutex_unlock(&volume->work_lock);
 }
 
 int volume_close(struct volume *volume)

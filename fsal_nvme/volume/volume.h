@@ -65,7 +65,8 @@ int volumes_create(
 /* All volumes must be closed. NULL is allowed. Before pool_close(). */
 void volumes_destroy(struct volumes *volumes);
 /* Instead of closing each volume: forgets what is pending and all volumes, files and `volumes`
- * itself. Before pool_abandon(). No call may be under way. */
+ * itself, when the last commit has told its end. Before pool_abandon(). No call may be under way.
+ */
 void volumes_abandon(struct volumes *volumes);
 
 /* What was done to a volume since it was opened. Nothing here ever decreases. */

@@ -119,6 +119,24 @@ static void test_the_usual_geometry(void **state)
 	assert_int_equal(h.slot_rows, 256);
 }
 
+/* What would begin behind the device's end and end before it. */
+static void test_places_that_wrap_around(void **state)
+{
+	struct device_header h, again;
+	struct error error;
+	uint8_t block[BLOCK_SIZE];
+
+	assert_int_equal(plan(&codes[1], 0, 1ull << 30, &h, &error), 0);
+	again = h;
+	again.journal_offset = -again.journal_size;
+	assert_int_equal(device_header_encode(&again, block), 0);
+	assert_int_equal(device_header_decode(&again, block), -EBADMSG);
+	again = h;
+	again.label_b_offset = -(uint64_t)BLOCK_SIZE;
+	assert_int_equal(device_header_encode(&again, block), 0);
+	assert_int_equal(device_header_decode(&again, block), -EBADMSG);
+}
+
 static int decode_with(
 	const struct device_header *h, unsigned parity, unsigned matrix, uint64_t features)
 {
@@ -238,6 +256,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_all_cells_on_all_sizes),
 		cmocka_unit_test(test_the_usual_geometry),
+		cmocka_unit_test(test_places_that_wrap_around),
 		cmocka_unit_test(test_what_is_coded_in_an_unknown_way_is_refused),
 		cmocka_unit_test_setup_teardown(
 			test_large_devices_with_large_cells, make_files, remove_files),

@@ -205,6 +205,36 @@ static void shows_what_a_file_uses(void **state)
 	}
 }
 
+/* --- volumes that are forgotten --------------------------------------------------------------- */
+
+static atomic_bool is_told, has_been_told;
+
+static void take_time(struct volume_commit *commit, int status)
+{
+	atomic_store(&is_told, true);
+	usleep(200000);
+	atomic_store(&has_been_told, true);
+}
+
+/* As a server ends that has nothing under way any more: who is told of the last commit answers its
+ * client there, and has to come back. */
+static void forgets_nothing_that_is_being_told(void **state)
+{
+	uint64_t ino = must_make(volume, VOLUME_ROOT, "last", VOLUME_FILE);
+	struct volume_commit commit = {.done = take_time};
+	struct volume_file *file = must_get(volume, ino);
+
+	assert_int_equal(write_seeded(file, 0, 100 * KIB, 1), 0);
+	volume_commit(file, &commit);
+	volume_file_put(file);
+	while (!atomic_load(&is_told))
+		usleep(100);
+	volumes_abandon(volumes);
+	assert_true(atomic_load(&has_been_told));
+	assert_int_equal(volumes_create(pool, NULL, &volumes), 0);
+	assert_int_equal(volume_open(volumes, "share", &volume, NULL), 0);
+}
+
 /* --- one file for all ------------------------------------------------------------------------- */
 
 static uint64_t shared_ino;
@@ -720,6 +750,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(writes_many_files),
 		TEST(shows_what_a_file_uses),
+		TEST(forgets_nothing_that_is_being_told),
 		TEST(shares_one_file),
 		TEST(truncates_and_punches_under_writers),
 		TEST(fights_over_names),
