@@ -207,7 +207,7 @@ static int open_volume(const char *path, struct served **served)
 {
 	const char *name = volume_name(path);
 	struct error error = {0};
-	int r = name ? served_get(name, served, &error) : -ENOENT;
+	int r = name ? served_get(name, op_ctx->ctx_export->export_id, served, &error) : -ENOENT;
 
 	if (r)
 		LogCrit(COMPONENT_FSAL, "export %s: %s", path,

@@ -143,8 +143,8 @@ struct served {
 	struct served *next; /* all of them */
 };
 
-/* Opens the volume of this name, with one reference. */
-int served_get(const char *name, struct served **served, struct error *error);
+/* Opens the volume of this name, with one reference. -ESTALE: it has another export's id. */
+int served_get(const char *name, uint16_t export_id, struct served **served, struct error *error);
 void served_ref(struct served *served);
 /* The last one has the volume closed, soon and elsewhere: that waits for pending writes, and this
  * is called from the engine's threads too, when a read was the last user of an export. */

@@ -15,10 +15,22 @@ static struct served *first; /* lock */
 static pthread_rwlock_t freeze_lock = PTHREAD_RWLOCK_INITIALIZER;
 static bool frozen; /* freeze_lock */
 
-int served_get(const char *name, struct served **served, struct error *error)
+/* A reader that follows may find another dataset under the name by now. */
+static int open_exported(
+	const char *name, uint16_t export_id, struct volume **volume, struct error *error)
+{
+	int r = volume_open(nvme.volumes, name, volume, error);
+
+	if (r || volume_row(*volume)->export_id == export_id)
+		return r;
+	(void)volume_close(*volume);
+	return error_set(error, -ESTALE, name, "it is not the volume that is exported");
+}
+
+int served_get(const char *name, uint16_t export_id, struct served **served, struct error *error)
 {
 	struct served *new = gsh_calloc(1, sizeof(*new));
-	int r = volume_open(nvme.volumes, name, &new->volume, error);
+	int r = open_exported(name, export_id, &new->volume, error);
 
 	if (r) {
 		gsh_free(new);

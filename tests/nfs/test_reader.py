@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
 """A reader beside the owner: the same datasets, whatever becomes of the owner."""
 
+import contextlib
 import hashlib
 import os
+import signal
+import time
 
 import pytest
 
@@ -134,6 +137,26 @@ def test_what_is_destroyed_goes(client, mounted, site, beside, source):
         return False
 
     wait_until(gone, FOLLOW_TIMEOUT, 'the reader withdraws what is destroyed')
+
+
+def test_what_is_made_anew_under_a_name_is_there(mounted, site, beside, source, tmp_path):
+    """Also where the reader has seen nothing in between: the old one makes room."""
+    site.pool.ingest('again', tmp_path)
+    assert mounted('again').call(describe) == describe(tmp_path)
+    beside.server.signal(signal.SIGSTOP)
+    try:
+        site.pool.verb('dataset', 'destroy', f'{site.pool.name}/again', '--yes')
+        site.pool.ingest('again', source)
+        time.sleep(15)  # no later root comes to its help
+    finally:
+        beside.server.signal(signal.SIGCONT)
+
+    def is_new():
+        with contextlib.suppress(Exception):
+            return mounted('again').call(describe) == describe(source)
+        return False
+
+    wait_until(is_new, FOLLOW_TIMEOUT, 'the reader exports the new one')
 
 
 def test_shares_are_not_exported(client, site, beside):
