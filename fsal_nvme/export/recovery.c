@@ -107,20 +107,28 @@ static int complete(nfs_client_id_t *client)
 	return put(client, client_put);
 }
 
-/* What the client had may be given to others when this returns: that waits. */
+/* Whoever has a record may reclaim at the next server: this one gives it to nobody any more, if
+ * there may be a next one. */
+static void stays(const char *what, int error)
+{
+	watch_end_if_over();
+	if (!cannot_write(error))
+		LogCrit(COMPONENT_CLIENTID, "pool %s: %s: %s", pool_name(nvme.pool), what,
+			strerror(-error));
+}
+
+/* What the client had may be given to others when this returns, in an answer that waits. */
 static void forget(nfs_client_id_t *client)
 {
 	const nfs_client_record_t *owner = client->cid_client_record;
 	uint64_t lsn = 0;
 	int r = client_delete(nvme.pool, owner->cr_client_val, owner->cr_client_val_len, &lsn);
 
-	if (!r && glist_empty(&client->cid_openowners))
-		hold_until_durable(lsn);
-	else if (!r)
+	if (!r && !glist_empty(&client->cid_openowners))
 		r = pool_sync(nvme.pool, lsn);
-	if (r && r != -ENOENT && !cannot_write(r))
-		LogCrit(COMPONENT_CLIENTID, "pool %s: a client's record stays: %s",
-			pool_name(nvme.pool), strerror(-r));
+	hold_until_durable(lsn);
+	if (r && r != -ENOENT)
+		stays("a client's record stays", r);
 }
 
 static void end_grace(void)
@@ -129,9 +137,8 @@ static void end_grace(void)
 
 	if (!r)
 		r = done_forget_earlier(nvme.pool);
-	if (r && !cannot_write(r))
-		LogCrit(COMPONENT_CLIENTID, "pool %s: records of earlier clients stay: %s",
-			pool_name(nvme.pool), strerror(-r));
+	if (r)
+		stays("records of earlier clients stay", r);
 }
 
 static int init(void)

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from harness import held
 from harness.host import wait_until
 from harness.protocol import (
     BY_HANDLE, BYPASS, DENIED, NO_GRACE, RECLAIM, RECLAIM_BAD, Client, by_name, create_session, creating, exchange_id, lock,
@@ -231,6 +232,25 @@ def test_behind_what_it_has_said_nothing_is_reclaimed(newcomer, site, root):
     come_back(away)
     away.do(reclaim_complete())
     assert one.tell(*by_handle(one, file)) == OK
+
+
+@pytest.mark.parametrize('locks', [False, True], ids=['open', 'lock'])
+def test_what_is_reclaimed_as_grace_ends(newcomer, site, root, locks):
+    """While the request waits for its turn another may have got it, and given it back."""
+    away, one = newcomer().ready(), newcomer().ready()
+    mine, file = make(one, root, f'late {locks}')
+    one.do(putfh(file), lock(mine, 0, 10, b'locker'))
+    crash(site)
+    come_back(one)
+    late = claim(one, file)
+    if locks:
+        back = one.do(*late)
+        late = putfh(file), lock(back, 0, 10, b'new locker', reclaim=True)
+    with held.at(site.server, 'create_nfs4_owner' if locks else 'open4_ex', 'nfs_lift_grace()'):
+        assert one.tell(*late) == NO_GRACE
+    come_back(away)
+    for client in (away, one):
+        client.do(reclaim_complete())
 
 
 def by_handle(client, file):
