@@ -132,6 +132,8 @@ int export_refresh(const struct volume_row *row, struct error *error)
 	if (!is_exported(row))
 		return 0;
 	r = export_text(row, &text, error);
+	if (!r && pool_is_reader(nvme.pool))
+		follow_note(row);
 	if (!r) {
 		r = (is_known(row) ? server_export_update : server_export_add)(text);
 		free(text);

@@ -16,6 +16,7 @@
 #include "cli/control.h"
 
 #define AGAIN 10u /* looks */
+#define AGAIN_MOST 640u
 
 struct shown {
 	struct shown *next;
@@ -24,41 +25,48 @@ struct shown {
 	bool found;
 };
 
-/* All of this is the thread's that looks. */
+/* All of this is the thread's that looks; before that, the one's that starts the server. */
 static struct shown *first;
 static uint64_t seen; /* roots */
-static unsigned again; /* looks until what could not be done then is tried again; 0: all was done */
+static unsigned delay; /* looks until what could not be done then is tried again; 0: all was done */
+static unsigned waited; /* of those */
 
-static void note_shown(const struct volume_row *row)
+static struct shown *find(uint32_t volume)
 {
 	struct shown *at = first;
 
-	while (at && at->volume != row->id)
+	while (at && at->volume != volume)
 		at = at->next;
-	if (!at) {
-		at = gsh_calloc(1, sizeof(*at));
-		at->volume = row->id;
-		at->export_id = row->export_id;
-		at->next = first;
-		first = at;
-	}
-	at->found = true;
+	return at;
 }
 
-static bool is_shown(const struct volume_row *row)
+void follow_note(const struct volume_row *row)
 {
-	return row->sealed && !row->destroying;
+	struct shown *at = find(row->id);
+
+	if (at)
+		return;
+	at = gsh_calloc(1, sizeof(*at));
+	at->volume = row->id;
+	at->export_id = row->export_id;
+	at->next = first;
+	first = at;
 }
 
 /* 0, or why not all rows were seen. */
-static int note_all(void)
+static int find_all(void)
 {
 	struct volume_row row = {.id = 0};
+	struct shown *at;
 	int r;
 
-	while (!(r = exports_next(row.id + 1, &row)))
-		if (is_shown(&row))
-			note_shown(&row);
+	for (at = first; at; at = at->next)
+		at->found = false;
+	while (!(r = exports_next(row.id + 1, &row))) {
+		at = find(row.id);
+		if (at)
+			at->found = !row.destroying;
+	}
 	return r == -ENOENT ? 0 : r;
 }
 
@@ -72,7 +80,6 @@ static bool hide_gone(void)
 		bool stays = one->found || server_export_remove(one->export_id) == -EBUSY;
 
 		all = all && (one->found || !stays);
-		one->found = false;
 		if (stays) {
 			at = &one->next;
 			continue;
@@ -86,7 +93,7 @@ static bool hide_gone(void)
 static bool show(const struct volume_row *row)
 {
 	struct error error = {0};
-	int r = is_shown(row) ? export_refresh(row, &error) : 0;
+	int r = export_refresh(row, &error);
 
 	if (r)
 		LogCrit(COMPONENT_FSAL, "volume %s: %s", error.object, error.message);
@@ -109,7 +116,7 @@ static bool show_all(void)
  * none is taken away. */
 static bool follow(void)
 {
-	int r = note_all();
+	int r = find_all();
 	bool hidden;
 
 	if (r) {
@@ -125,8 +132,12 @@ void follow_look(void)
 {
 	uint64_t now = pool_follow_count(nvme.pool);
 
-	if (now == seen && (!again || --again))
+	if (now == seen && (!delay || ++waited < delay))
 		return;
-	again = follow() ? 0 : AGAIN;
+	if (follow())
+		delay = 0;
+	else if (delay < AGAIN_MOST)
+		delay = delay ? 2 * delay : AGAIN;
+	waited = 0;
 	seen = now;
 }

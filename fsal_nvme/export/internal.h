@@ -125,6 +125,8 @@ extern struct nfs4_recovery_backend recovery_in_pool;
 /* --- follow.c: a reader's exports are those of the newest root ----------------------------------
  */
 
+/* Is about to be exported. */
+void follow_note(const struct volume_row *row);
 void follow_look(void);
 
 /* --- watch.c: against serving what another host owns, and for what a reader has to follow ---- */

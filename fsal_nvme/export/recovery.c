@@ -123,10 +123,12 @@ static void forget(nfs_client_id_t *client)
 	const nfs_client_record_t *owner = client->cid_client_record;
 	uint64_t lsn = 0;
 	int r = client_delete(nvme.pool, owner->cr_client_val, owner->cr_client_val_len, &lsn);
+	bool waits = !r && !glist_empty(&client->cid_openowners);
 
-	if (!r && !glist_empty(&client->cid_openowners))
+	if (waits)
 		r = pool_sync(nvme.pool, lsn);
-	hold_until_durable(lsn);
+	if (!waits || r)
+		hold_until_durable(lsn);
 	if (r && r != -ENOENT)
 		stays("a client's record stays", r);
 }

@@ -2,12 +2,14 @@
 """A thread of the server that is held in the middle of a request, while something else comes about."""
 
 import contextlib
+import os
 import re
+import signal
 import subprocess
 
 from harness.host import wait_until
 
-LONGEST = 120  # seconds until gdb has read the server's symbols, and until it ends
+LONGEST = 120  # seconds until gdb has attached, and until it ends
 
 
 @contextlib.contextmanager
@@ -17,15 +19,28 @@ def at(server, function, meanwhile):
                             '-p', str(server.pid())],
                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        wait_until(lambda: is_traced(server.pid()), LONGEST, 'gdb has attached')  # nothing is answered until it waits there
-        yield
-        said = gdb.communicate(timeout=LONGEST)[0]
-        assert re.search(rf'hit Temporary breakpoint 1, .*{function} \(', said) and '$1 = ' in said, said
-    finally:
+        wait_until(lambda: gdb.poll() is not None or is_held(server.pid()), LONGEST, 'gdb has all threads')
+        yield  # nothing is answered until gdb waits at FUNCTION
+    except BaseException:
+        gdb.send_signal(signal.SIGINT)  # lets the server go, without what was put into its code
+        print(said_by(gdb))
+        raise
+    said = said_by(gdb)
+    assert re.search(rf'hit Temporary breakpoint 1[.1]*, .*{function} \(', said) and '$1 = ' in said, said
+
+
+def said_by(gdb):
+    try:
+        return gdb.communicate(timeout=LONGEST)[0]
+    except subprocess.TimeoutExpired:
         gdb.kill()
-        gdb.wait()
+        return gdb.communicate()[0]
 
 
-def is_traced(pid):
-    with open(f'/proc/{pid}/status') as status:
-        return re.search(r'^TracerPid:\s+[1-9]', status.read(), re.MULTILINE)
+def is_held(pid):
+    """Whether a debugger has each thread."""
+    for thread in os.listdir(f'/proc/{pid}/task'):
+        with open(f'/proc/{pid}/task/{thread}/status') as status:
+            if not re.search(r'^TracerPid:\s+[1-9]', status.read(), re.MULTILINE):
+                return False
+    return True
