@@ -39,6 +39,7 @@ struct connection {
 	int fd;
 	pthread_mutex_t sending; /* one line at a time; `running` */
 	bool running; /* a verb is: the client is told that the process is alive */
+	bool counts; /* the verb, as one of CONTROL_VERBS */
 	_Atomic bool gone; /* the client does not take what is sent */
 };
 
@@ -181,7 +182,13 @@ static void run_verb(struct connection *c, const struct control_request *request
 	json_decref(call.result);
 }
 
-static int may_run(struct connection *c, struct error *error)
+/* However many verbs are under way: who hears nothing takes the server for one that hangs. */
+static bool is_probe(const struct control_request *request)
+{
+	return json_is_true(json_object_get(request->args, "probe"));
+}
+
+static int may_run(struct connection *c, const struct control_request *request, struct error *error)
 {
 	struct control *control = c->control;
 	int rc = 0;
@@ -189,11 +196,12 @@ static int may_run(struct connection *c, struct error *error)
 	if (!socket_peer_allowed(c->fd))
 		return error_set(error, -EPERM, control->path, "only root may use it");
 	pthread_mutex_lock(&control->lock);
-	if (control->verbs == CONTROL_VERBS || atomic_load(&control->stopping))
+	c->counts = !is_probe(request);
+	if ((c->counts && control->verbs == CONTROL_VERBS) || atomic_load(&control->stopping))
 		rc = error_set(error, -EBUSY, pool_name(control->options.pool),
 			"too many verbs are under way, or its server is stopping: try again later");
 	else
-		control->verbs++;
+		control->verbs += c->counts;
 	pthread_mutex_unlock(&control->lock);
 	return rc;
 }
@@ -223,7 +231,7 @@ static void serve_connection(struct connection *c)
 	struct error error = {0};
 
 	setsockopt(c->fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
-	if (read_request(c, &request, &error) || may_run(c, &error)) {
+	if (read_request(c, &request, &error) || may_run(c, &request, &error)) {
 		send_end(c, NULL, &error);
 		control_request_free(&request);
 		return;
@@ -231,7 +239,7 @@ static void serve_connection(struct connection *c)
 	run_verb(c, &request);
 	control_request_free(&request);
 	pthread_mutex_lock(&c->control->lock);
-	c->control->verbs--;
+	c->control->verbs -= c->counts;
 	pthread_mutex_unlock(&c->control->lock);
 }
 

@@ -4,8 +4,8 @@
  *
  * What it promises to that process (the server):
  *  - control_start() listens on a socket that only root (and the user of the process) may use, and
- *    runs verbs in threads of its own, at most CONTROL_VERBS at once, for at most
- *    CONTROL_CONNECTIONS clients; others wait to be accepted.
+ *    runs verbs in threads of its own, at most CONTROL_VERBS at once, of which `serve --probe` is
+ *    none, for at most CONTROL_CONNECTIONS clients; others wait to be accepted.
  *  - A verb has the same effect there as on an idle pool; what it means for exports is told through
  *    struct control_host before it is answered.
  *  - Whatever a client sends, or fails to send or to read, costs at most one of those threads for

@@ -12,6 +12,7 @@
 
 #define MODULE "libfsalnvme.so"
 #define LEASE 60
+#define CONNECTIONS 16384 /* of all transports; a cluster's monitor needs one as well */
 #define RDMA_CONNECTIONS 256
 #define RDMA_MEMORY (256LL << 20)
 
@@ -133,6 +134,7 @@ static void print_core(FILE *file, const struct command *c, const struct server_
 	fprintf(file, "\tNFS_Protocols = 4, nfsrdma;\n\tNFS_Port = %lld;\n",
 		number(c, "port", 2049));
 	fprintf(file, "\tNFS_RDMA_Port = 20049;\n\tNFS_RDMA_Protocol_Versions = 4.1, 4.2;\n");
+	fprintf(file, "\tRPC_Max_Connections = %d;\n", CONNECTIONS);
 	fprintf(file, "\tRPC_Max_RDMA_Connections = %lld;\n\tRPC_RDMA_Memory = %lld;\n",
 		number(c, "rdma-connections", RDMA_CONNECTIONS),
 		number(c, "rdma-memory", RDMA_MEMORY) >> 20);

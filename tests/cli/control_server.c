@@ -5,7 +5,8 @@
  * stdout what an FSAL would be told. As an FSAL does, it holds every exported volume open.
  *
  * Two ways to make it refuse: a pool or volume whose comment is "refuse" (properties), and a volume
- * named "stuck" (removing).
+ * named "stuck" (removing). One to keep it at it: the comment is "wait:PATH", as long as PATH is
+ * there.
  */
 #include <errno.h>
 #include <signal.h>
@@ -77,6 +78,8 @@ static int changed(void *data, const struct volume_row *row, struct error *error
 	txn_abort(view);
 	printf("changed %s comment=%s\n", row ? row->name : "(pool)", comment);
 	fflush(stdout);
+	while (!rc && !strncmp(comment, "wait:", 5) && !access(comment + 5, F_OK))
+		usleep(10000);
 	if (!rc && !strcmp(comment, "refuse"))
 		rc = error_set(error, -EIO, "server", "it refuses this comment");
 	if (!rc && !row)

@@ -354,6 +354,27 @@ def test_clients_that_say_nothing(served):
     assert 'result' in extra.ask(GOOD)
 
 
+def test_as_many_verbs_as_there_may_be(served):
+    """Whether the server is alive is asked all the same: a cluster would end it."""
+    served('share', 'create', 'tank/a')
+    held = served.path('held')
+    open(held, 'wb').close()
+    change = json.dumps({'schema': 1, 'verb': ['share', 'set'], 'args': {
+        'volume': 'tank/a', 'property': [f'comment=wait:{held}']}}).encode() + b'\n'
+    changing = [Raw(served) for _ in range(16)]
+    for raw in changing:
+        raw.send(change)
+
+    def is_refused(request):
+        return 'too many verbs' in Raw(served).ask(request).get('error', {}).get('message', '')
+
+    wait_until(lambda: is_refused(GOOD), 'no verb more is taken')
+    assert not is_refused(b'{"schema":1,"verb":["serve"],"args":{"pool":"tank","probe":true}}\n')
+    os.unlink(held)
+    for raw in changing:
+        assert 'result' in raw.lines()[-1]
+
+
 def test_stopping_with_clients_that_say_nothing(pool):
     pool('serve', 'tank')
     silent = [Raw(pool) for _ in range(5)]

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: LGPL-3.0-or-later
 """`serve --probe` and `serve --stop --force`: what a cluster manager asks of a server, whatever state it is in."""
 
+import contextlib
 import os
+import resource
 import signal
 import socket
 
@@ -43,6 +45,16 @@ def test_a_server_that_works(site):
     answer = site.pool.ask('serve', site.pool.name, '--probe')
     assert answer['address'] == site.server.address and answer['port'] == site.server.port
     assert 'answers' in answer['message']
+
+
+def test_one_that_has_many_connections(site):
+    """Of 64 clients with `nconnect=16`: who looks whether it answers finds a place."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
+    with contextlib.ExitStack() as stack:
+        for _ in range(1100):
+            stack.enter_context(socket.create_connection((site.server.address, site.server.port)))
+        assert 'answers' in site.pool.ask('serve', site.pool.name, '--probe')['message']
 
 
 def test_one_that_takes_no_turn(stopped):
