@@ -12,7 +12,7 @@
 
 #define MODULE "libfsalnvme.so"
 #define LEASE 60
-#define CONNECTIONS 16384 /* of all transports; a cluster's monitor needs one as well */
+#define CONNECTIONS 16384 /* over TCP; a cluster's monitor needs one as well */
 #define RDMA_CONNECTIONS 256
 #define RDMA_MEMORY (256LL << 20)
 

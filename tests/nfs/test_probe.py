@@ -50,8 +50,9 @@ def test_a_server_that_works(site):
 def test_one_that_has_many_connections(site):
     """Of 64 clients with `nconnect=16`: who looks whether it answers finds a place."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
     with contextlib.ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
         for _ in range(1100):
             stack.enter_context(socket.create_connection((site.server.address, site.server.port)))
         assert 'answers' in site.pool.ask('serve', site.pool.name, '--probe')['message']
