@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cli/command.h"
@@ -22,6 +23,7 @@
 #include "common/cluster.h"
 
 #define GIVE_UP_SECONDS 30 /* to end, for a server that did not come up: it drains for up to 20 */
+#define IDLE_PART 0.1 /* of a processor: who has worked less has been waiting for something */
 
 struct serving {
 	struct command *command;
@@ -30,6 +32,7 @@ struct serving {
 	char config[4096], log[4096], pid[4096];
 	off_t log_start;
 	pid_t child;
+	double watched, worked; /* when the child was looked at, and its processor time, in s */
 };
 
 static bool has(const struct command *c, const char *name)
@@ -73,6 +76,10 @@ static int check_arguments(struct serving *s)
 	if (has(c, "force") && !has(c, "stop"))
 		return error_set(&c->error, -EINVAL, "serve",
 			"--force is about --stop: it kills a server that does not stop");
+	if (has(c, "idle") && (has(c, "foreground") || has(c, "enable") || has(c, "stop") ||
+				      has(c, "disable") || has(c, "probe") || has(c, "end-grace")))
+		return error_set(&c->error, -EINVAL, "serve",
+			"--idle is about a start that is waited for here");
 	if (has(c, "fenced") && c->reader)
 		return error_set(&c->error, -EINVAL, "serve",
 			"a reader takes the pool from nobody: --reader goes without --fenced");
@@ -270,8 +277,9 @@ static int give_up(struct serving *s, int code)
 	}
 	server_log_reason(s->log, s->log_start, reason, sizeof(reason));
 	return error_set(&s->command->error, code, s->pool, "%s%s%s; its log is %s",
-		code == -EINTR ? "interrupted, and the server was stopped"
-			       : "the server did not come up in time and was stopped (see --wait)",
+		code == -EINTR
+			? "interrupted, and the server was stopped"
+			: "the server did not come up in time and was stopped (see --wait, --idle)",
 		reason[0] ? ": " : "", reason, s->log);
 }
 
@@ -294,12 +302,37 @@ static void tell_starting(const struct serving *s, struct reporter *reporter)
 	json_decref(progress);
 }
 
+static double processor_seconds(pid_t process)
+{
+	struct timespec used = {0};
+	clockid_t clock;
+
+	if (!clock_getcpuclockid(process, &clock))
+		clock_gettime(clock, &used);
+	return (double)used.tv_sec + (double)used.tv_nsec * 1e-9;
+}
+
+/* Whether it has hardly worked for the last --idle seconds: loading a pool of many files takes
+ * long, and is work; waiting for drives is none. */
+static bool is_idle(struct serving *s)
+{
+	const json_t *idle = json_object_get(s->command->args, "idle");
+	double now = seconds_now(), seconds = (double)json_integer_value(idle), before = s->worked;
+
+	if (!idle || now < s->watched + seconds)
+		return false;
+	s->watched = now;
+	s->worked = processor_seconds(s->child);
+	return s->worked - before < seconds * IDLE_PART;
+}
+
 static int wait_for_server(struct serving *s)
 {
 	double deadline = start_deadline(s->command);
 	struct reporter *reporter = terminal_reporter();
 
 	tell_starting(s, reporter);
+	s->watched = seconds_now();
 	for (;;) {
 		int status;
 
@@ -309,7 +342,7 @@ static int wait_for_server(struct serving *s)
 			return child_ended(s, status);
 		if (reporter->stopped(reporter))
 			return give_up(s, -EINTR);
-		if (seconds_now() >= deadline)
+		if (seconds_now() >= deadline || is_idle(s))
 			return give_up(s, -ETIMEDOUT);
 		usleep(100000);
 	}

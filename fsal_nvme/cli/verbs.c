@@ -141,6 +141,8 @@ static const struct parameter serve[] = {POOL,
 		"wait no more for clients that may reclaim what they had: they lose it"},
 	{"wait", VALUE_NUMBER, 0, 1, 86400, "SECONDS",
 		"how long starting (600), stopping (120) or an answer (30) may take"},
+	{"idle", VALUE_NUMBER, 0, 1, 86400, "SECONDS",
+		"wait no longer for a start that has hardly worked for so long"},
 	END};
 static const struct parameter nothing[] = {END};
 static const struct parameter node_update_args[] = {

@@ -171,12 +171,35 @@ def test_too_few_devices_are_told_before_a_server_starts(pool):
     assert not os.path.exists(pool.path('state', 'log', 'tank.log'))
 
 
-def test_a_server_that_does_not_come_up(pool):
-    with open(pool.path('build/ganesha/prefix/bin/new'), 'w') as file:
-        file.write('#!/bin/sh\necho waiting\nexec sleep 1000\n')
+def put_before_the_server(pool, script):
+    """SCRIPT ends with the server in "$server"."""
+    server = pool.path('build/ganesha/prefix/bin/ganesha.nfsd')
+    os.rename(server, f'{server}.real')
+    with open(f'{server}.new', 'w') as file:
+        file.write(f'#!/bin/sh\nserver={server}.real\n{script}')
         os.fchmod(file.fileno(), 0o755)
-    os.replace(file.name, pool.path('build/ganesha/prefix/bin/ganesha.nfsd'))
-    assert 'waiting' in pool('serve', 'tank', '--wait', '1', rc=7).stderr
+    os.replace(file.name, server)
+
+
+@pytest.mark.parametrize('words', [('--wait', '1'), ('--wait', '1000', '--idle', '1')], ids=['at all', 'idle'])
+def test_a_server_that_does_not_come_up(pool, words):
+    put_before_the_server(pool, 'echo waiting\nexec sleep 1000\n')
+    assert 'waiting' in pool('serve', 'tank', *words, rc=7).stderr
+
+
+def test_a_server_that_works_for_long(pool):
+    """As one that loads many files: it is waited for longer than for one that does nothing."""
+    put_before_the_server(pool, """now() { read -r up _ </proc/uptime; now=${up%.*}; }
+now; end=$((now + 5))
+while now; [ $now -lt $end ]; do :; done
+exec "$server" "$@"
+""")
+    pool('serve', 'tank', '--wait', '1000', '--idle', '1')
+    pool('serve', 'tank', '--stop')
+
+
+def test_idle_is_of_a_start(pool):
+    assert '--idle' in pool.fails(USAGE, 'serve', 'tank', '--stop', '--idle', '9')['message']
 
 
 def test_no_server_is_built(pool):
