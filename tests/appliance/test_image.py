@@ -52,6 +52,12 @@ def test_it_is_in_no_cluster_until_it_is_put_into_one(root):
     assert root.names('/var/log') >= {'pcsd', 'pacemaker'}
 
 
+def test_logs_do_not_grow_for_ever(root):
+    assert root.exists('/etc/systemd/system/timers.target.wants/logrotate.timer')
+    assert '/var/lib/millrace/log/*.log {' in root.read('/etc/logrotate.d/millrace')
+    assert 'maxsize' in root.read('/etc/logrotate.d/pacemaker')
+
+
 def test_nobody_can_log_in_by_a_password(root):
     hashes = {line.split(':')[0]: line.split(':')[1] for line in root.read('/etc/shadow').splitlines()}
     assert hashes['root'] == '*' and set(hashes.values()) <= {'*', '!', '!*'}

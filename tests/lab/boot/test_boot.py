@@ -102,6 +102,21 @@ def test_a_pool_is_made_and_served(serving):
     assert ':2049 ' in serving.run('ss -ltn')
 
 
+def test_a_log_that_has_grown_is_begun_anew(serving):
+    log = '/var/lib/millrace/log/tank.log'
+    serving.run(f'head -c 60M /dev/zero | tr "\\0" "\\n" >>{log} && systemctl start logrotate')
+    assert int(serving.run(f'stat -c %s {log}')) < 1 << 20 and serving.run(f'ls {log}.1.gz')
+
+
+def test_a_fault_in_the_firewall_leaves_it_as_it_was(serving):
+    before = serving.run('echo "add element inet millrace unknown { 1 }" >/etc/nftables.d/fault.nft; nft list ruleset')
+    try:
+        assert 'failed' in serving.run('systemctl reload nftables 2>&1 || true')
+        assert serving.run('nft list ruleset') == before and 'tcp_served' in before
+    finally:
+        serving.run('rm /etc/nftables.d/fault.nft; systemctl reload nftables')
+
+
 def test_memory_that_rdma_locks_is_not_limited(serving):
     limits = serving.run('cat /proc/$(pidof -s ganesha.nfsd)/limits')
     assert re.search(r'^Max locked memory +unlimited +unlimited', limits, re.MULTILINE)

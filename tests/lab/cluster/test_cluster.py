@@ -228,7 +228,7 @@ def test_nodes_whose_messages_are_lost(cluster, work):
     try:
         wait_until(lambda: not other.is_on() or not owner.is_on(), 600, 'one of them is reset', interval=1)
     finally:
-        owner.run('systemctl restart nftables')
+        owner.run('systemctl reload nftables')
     assert owner.is_on() and cluster.owner() is owner
     work.check()
 
@@ -594,7 +594,7 @@ def test_a_node_that_is_not_seen_is_not_let_in(cluster, alone):
     token = member.json('millrace cluster token')['cluster']['token']
     member.run(f'nft insert rule {MESSAGES} drop')
     assert 'does not see it' in cluster.join(token, rc=1)
-    member.run('systemctl restart nftables')
+    member.run('systemctl reload nftables')
     assert new.json('millrace cluster status', rc=3)['error']['code'] == 'not-found'
     told = member.json('millrace cluster status')
     assert told['cluster']['quorum'] and [node['name'] for node in told['nodes']] == [member.name]
