@@ -3,6 +3,7 @@
 that is shut out writes nothing any more, its pool's server least of all."""
 
 import os
+import shlex
 
 import pytest
 
@@ -120,10 +121,50 @@ def test_a_node_that_saw_no_drive_when_it_booted(members):
     assert not n1.can_write(0)
 
 
-def test_drives_that_have_forgotten(target, members):
+@pytest.fixture
+def silent(members):
+    """The first member's first drive does not answer what it can do, until this is called."""
+    n1 = members[0]
+    script = f'#!/bin/sh\n[ "$1 $2" != "id-ns {n1.drives[0]}" ] || exec sleep 1000\nexec /run/answers "$@"\n'
+    n1.run(f'nvme=$(command -v nvme); cp $nvme /run/answers; printf %s {shlex.quote(script)} >/run/silent; '
+           'chmod +x /run/silent; mount --bind /run/silent $nvme')
+    mounted = [True]
+
+    def mend():
+        if mounted:
+            mounted.pop()
+            n1.run('umount $(command -v nvme)')
+    yield mend
+    mend()
+
+
+def test_a_drive_that_does_not_answer_at_first(members, silent):
+    n1, n2 = members
+    n2.reservations('fence n1')
+    n1.boot()
+    assert f'{n1.drives[0]} does not say whether' in n1.reservations(f'take {POOL}', rc=1)
+    assert not n1.can_write(0) and n1.can_write(1)
+    silent()
+    n1.reservations(f'take {POOL}')
+    assert all(n1.can_write(number) for number in range(DRIVES))
+    n1.reservations('check')
+
+
+def test_who_is_shut_out_meanwhile_is_registered_nowhere_anew(members, silent):
+    n1, n2 = members
+    n2.reservations('fence n1')
+    n1.boot()
+    n1.reservations(f'take {POOL}', rc=1)
+    n2.reservations('fence n1')
+    silent()
+    assert 'was shut out' in n1.reservations(f'take {POOL}', rc=1)
+    assert not any(n1.can_write(number) for number in range(DRIVES))
+
+
+def test_drives_that_have_forgotten(target, hosts, members):
     """Nobody is refused until both have noticed."""
     n1, n2 = members
-    target.forget_reservations(members)
+    target.forget_reservations(hosts)
     assert n1.report(0) == (UNRESERVED, set())
     assert 'not reserved by n1' in n1.reservations('fence n2', rc=1)
     n1.reservations('check')
