@@ -20,7 +20,7 @@ import threading
 import xml.etree.ElementTree
 
 from conftest import SYSTEM
-from harness.host import Daemon, command, logs, wait_until
+from harness.host import Daemon, command, logs, tail, wait_until
 from harness.link import delete
 from harness.rpc import answers_null
 from harness.server import MILLRACE, ROOT
@@ -74,6 +74,20 @@ off | reboot)
     ;;
 list) printf '%s,\\n' {names} ;;
 esac
+'''
+
+LISTEN = 'import signal, socket, sys; listener = socket.create_server(("", int(sys.argv[1]))); print("taken", flush=True); signal.pause()'
+# What connections have left may be there for a minute.
+KEEP = '''import signal, socket, sys, time
+keeper = socket.socket()
+while True:
+    try:
+        keeper.bind(("", int(sys.argv[1])))
+        break
+    except OSError:
+        time.sleep(0.5)
+print("taken", flush=True)
+signal.pause()
 '''
 
 OPERATIONS = {'start': 180, 'stop': 60, 'monitor': 20}
@@ -163,13 +177,13 @@ class Node:
         self.run('kill', f'-{number}', str(self.server_pid()))
 
     @contextlib.contextmanager
-    def taken(self, port):
-        """PORT of all its addresses is another program's."""
-        listen = f'import signal, socket; listener = socket.create_server(("", {port})); signal.pause()'
-        other = Daemon(['nsenter', '--target', str(self._inside), '--net', sys.executable, '-c', listen],
-                       os.path.join(self.cluster.workdir, f'{self.name}.taken.log'))
+    def taken(self, port, listens=True):
+        """PORT of all its addresses is another program's, which may only keep it."""
+        log = os.path.join(self.cluster.workdir, f'{self.name}.taken.log')
+        take = LISTEN if listens else KEEP
+        other = Daemon(['nsenter', '--target', str(self._inside), '--net', sys.executable, '-c', take, str(port)], log)
         try:
-            wait_until(lambda: f':{port} ' in self.run('ss', '--no-header', '-ltn'), 20, f'{self.name}: port {port} is taken')
+            wait_until(lambda: 'taken' in tail(log), 90, f'{self.name}: port {port} is taken')
             yield
         finally:
             other.kill()

@@ -419,7 +419,14 @@ def test_what_an_admin_has_told_pacemaker_stays(cluster):
         assert cluster.wait_until_served() is owner
     finally:
         untell('away')
-    told(f'node="{owner.name}" score="1">', 'likes')
+    for rules in (f'node="{owner.name}" score="500">', f'''><rule id="rule" score="INFINITY">
+                  <expression id="here" attribute="#uname" operation="eq" value="{owner.name}"/></rule>'''):
+        told(rules, 'likes')
+        try:
+            assert 'pcs constraint remove likes' in owner.refused('service', 'move', 'tank')
+        finally:
+            untell('likes')
+    told(f'node="{owner.name}" score="150">', 'likes')
     try:
         cluster.move()
         owner.run('cibadmin', '--query', '--xpath', "//rsc_location[@id='likes']")
@@ -506,6 +513,9 @@ def without_reader(node):
         node.run('crm_resource', '--clear', '--resource', 'tank-reader-clone', '--node', node.name)
 
 
+HANGS = '#!/bin/sh\nexec sleep 600 8>&- 9>&-\n'
+
+
 def test_one_change_of_the_members_at_a_time(cluster, readers):
     """Who makes one stands in the cluster's configuration; what is left of one that broke off does not count. Whose clock says
     what does not matter."""
@@ -517,7 +527,25 @@ def test_one_change_of_the_members_at_a_time(cluster, readers):
                  '<cluster_property_set id="millrace-change"><nvpair id="millrace-change-by" name="millrace-change-by" '
                  f'value="{" ".join([name, str(seconds), *words])}"/></cluster_property_set>')
 
+    def cut_off():
+        """What `cluster listen` does first."""
+        node.run('bash', '-c', f'here={node.name}; . /usr/lib/millrace/common; . /usr/lib/millrace/changes; '
+                               'is_online() { [ "$(node_state "$1")" = online ]; }; ask_cluster; end_cut_off')
+
     before = node.run('cat', '/etc/corosync/corosync.conf')
+    claim(node.name, 1800, '1000')  # its power was cut
+    assert f'{node.name} changes the cluster' in maker.refused('node', 'drain')
+    with in_place_of('crm_standby', node, HANGS):
+        node.run('sh', '-c', 'millrace node drain >/dev/null 2>&1 &')  # which is no other's
+        wait_until(lambda: ' 1000"' not in maker.attempt('cibadmin', '--query', '--xpath', mark).stdout, 60, 'it is at it')
+        cut_off()
+        assert f'{node.name} changes the cluster' in maker.refused('node', 'drain')
+        node.run('pkill', '-KILL', '-f', 'millrace/service drain|sleep 600')
+    cut_off()
+    assert node.attempt('cibadmin', '--query', '--xpath', mark).returncode
+    claim(node.name, 300, '1000')  # of who has said that it boots
+    cut_off()
+    node.run('cibadmin', '--delete', '--xpath', mark)
     for when in (int(time.time()), 1000, 2 ** 33):
         claim(maker.name, 1800, str(when))
         for words in (('cluster', 'leave'), ('node', 'drain'), ('service', 'create', 'pond', '--pool', 'pond', '--address', '192.0.2.9/24')):
@@ -539,6 +567,12 @@ def test_one_change_of_the_members_at_a_time(cluster, readers):
     # Nothing stops pacemaker here, as units would: what it has left is not left behind.
     done = node.attempt('millrace', 'cluster', 'leave', '--json')
     assert done.returncode == 1 and 'millrace serve tank --reader --stop' in done.stdout
+    with without_reader(node):
+        node.run('ip', 'address', 'add', f'{cluster.address}/32', 'dev', 'lo')
+        try:
+            assert f'still has {cluster.address}' in node.attempt('millrace', 'cluster', 'leave', '--json').stdout
+        finally:
+            node.run('ip', 'address', 'delete', f'{cluster.address}/32', 'dev', 'lo')
     with without_reader(node):  # and nobody listens
         node.run('sh', '-c', '(TALK_SECONDS=8 millrace cluster leave --json >/run/left; echo $? >/run/left.rc) >/dev/null 2>&1 &')
         wait_until(lambda: ' leaving"' in maker.attempt('cibadmin', '--query', '--xpath', mark).stdout, 60, 'it leaves')
@@ -648,7 +682,9 @@ def test_a_service_is_removed_and_made(cluster, readers, writer, told):
     node.run('ip', 'address', 'delete', '203.0.113.1/24', 'dev', 'lan')
     with another_tank(cluster.pool.device_dir):
         assert 'drives of 2 pools called tank' in node.attempt(*create).stdout
-    with cluster.nodes[0].taken(PORT), cluster.nodes[1].taken(PORT):
+    with node.taken(PORT):
+        assert f'something listens at port {PORT}' in node.attempt(*create).stdout
+    with cluster.nodes[0].taken(PORT, listens=False), cluster.nodes[1].taken(PORT, listens=False):
         failed = node.attempt(*create)
         assert failed.returncode == 1 and 'tank is served by no node: ' in failed.stdout
     assert configuration() == (set(), set())
