@@ -112,7 +112,7 @@ class Host:
         target.run(f'nvme connect --transport=tcp --traddr=127.0.0.1 --trsvcid={PORT} --nqn={SUBSYSTEM} '
                    f'--hostnqn=nqn.2014-08.org.nvmexpress:uuid:{uuid} --hostid={uuid}', timeout=120)
         self.controller = target.run(f'cd /sys/class/nvme && grep -l {uuid} */hostid | cut -d / -f 1').stdout.decode().split()[0]
-        self.drives = [f'/dev/{self.controller}n{drive}' for drive in range(1, DRIVES + 1)]
+        self.drives = []
         self._process = target.spawn(['unshare', '-m', '-u', 'bash', '-c', NAMESPACES, 'host', name, self.controller])
         self._process.wait_for_lines(1, 60)
         self._pid = str(int(self._process.lines()[0]))
@@ -126,12 +126,18 @@ class Host:
         return (done.stdout + done.stderr).decode(errors='replace')
 
     def find_drives(self):
-        """As udev does, when they are new. Linux does not look again where a drive went and came as it was looked at."""
-        for drive in self.drives:
-            number = f'/sys/class/block/{drive[5:]}/dev'
-            wait_until(lambda: self.target.does(f'cat {number} || {{ nvme ns-rescan /dev/{self.controller}; exit 1; }}'), 60,
-                       f'{self.name} sees {drive}', interval=1)
-            self.run(f'rm -f {drive} && mknod {drive} b $(tr : " " <{number})')
+        """As udev does, when they are new. Linux does not look again where a drive went and came as it was looked at, and
+        may have another name for one that came before the last host had let it go."""
+        self.run(f'rm -f {" ".join(self.drives)}')
+        self.drives = [self._find_drive(number) for number in range(1, DRIVES + 1)]
+
+    def _find_drive(self, number):
+        find = f'cd /sys/class/nvme/{self.controller} && grep -lx {number} */nsid | cut -d / -f 1 | grep .'
+        wait_until(lambda: self.target.does(f'{find} || {{ nvme ns-rescan /dev/{self.controller}; exit 1; }}'), 60,
+                   f'{self.name} sees drive {number}', interval=1)
+        name = self.target.run(find).stdout.decode().split()[0]
+        self.run(f'mknod /dev/{name} b $(tr : " " </sys/class/block/{name}/dev)')
+        return f'/dev/{name}'
 
     def plain_drives(self):
         """Some that have no reservations."""
